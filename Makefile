@@ -1,0 +1,54 @@
+# Everything happens in .venv, with the versions of requirements.lock: no other set-up.
+# `make run` does the main job, `make test` passes the tests.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# The first interpreter that is new enough, unless PYTHON names one.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+
+help:
+	@echo "make run     collect experience on the HIV simulator and draw a patient's course"
+	@echo "make test    the tests"
+	@echo "make lint    ruff and mypy        make format  let ruff mend what it can"
+	@echo "make bench   speed beside NumPy and scipy, in one run"
+	@echo "make lock    resolve the versions anew into requirements.lock"
+	@echo "make clean   remove .venv and caches"
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one, or name it: make PYTHON=..." >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the locked versions into $(VENV) (once, a minute or two) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: $(READY)
+	@$(BIN)/kairode run hiv
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY)
+	@$(BIN)/kairode bench envs
+
+lock: $(READY)
+	@$(BIN)/python tools/lock.py > requirements.lock.new
+	@mv requirements.lock.new requirements.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache

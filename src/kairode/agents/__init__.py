@@ -1,0 +1,1 @@
+"""What is wanted: value learners whose discount is gamma to the power of the interval."""

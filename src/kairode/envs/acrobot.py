@@ -1,0 +1,129 @@
+"""Acrobot: swing a two-link pendulum up by a torque on the joint between its links.
+
+The dynamics of Sutton and Barto's book (section 11.3 of the first edition), the ones Gymnasium's Acrobot
+has, observed as angles and angular velocities.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.envs.integrate import integrate
+from kairode.errors import KairodeError
+
+MASS = LENGTH = INERTIA = 1.0
+"""Of either link: mass (kg), length (m), moment of inertia (kg m^2)."""
+CENTRE = 0.5
+"""Distance of a link's centre of mass from its upper joint, m."""
+GRAVITY = 9.8
+TORQUES = {"torque -1": -1.0, "no torque": 0.0, "torque +1": 1.0}
+MAX_VELOCITY = (4 * math.pi, 9 * math.pi)
+
+
+def height(theta1: Float[Array, ""], theta2: Float[Array, ""]) -> Float[Array, ""]:
+    """The tip's height above the pivot, in link lengths."""
+    return -jnp.cos(theta1) - jnp.cos(theta1 + theta2)
+
+
+def field(state: Float[Array, "4"], torque: Float[Array, ""]) -> Float[Array, "4"]:
+    """The equations of motion, book version, both links alike."""
+    theta1, theta2, dtheta1, dtheta2 = state
+    m, l, lc, i, g = MASS, LENGTH, CENTRE, INERTIA, GRAVITY
+    sin2, cos2 = jnp.sin(theta2), jnp.cos(theta2)
+    d1 = m * lc**2 + m * (l**2 + lc**2 + 2 * l * lc * cos2) + 2 * i
+    d2 = m * (lc**2 + l * lc * cos2) + i
+    phi2 = m * lc * g * jnp.sin(theta1 + theta2)
+    phi1 = (
+        -m * l * lc * dtheta2**2 * sin2
+        - 2 * m * l * lc * dtheta2 * dtheta1 * sin2
+        + (m * lc + m * l) * g * jnp.sin(theta1)
+        + phi2
+    )
+    ddtheta2 = (torque + d2 / d1 * phi1 - m * l * lc * dtheta1**2 * sin2 - phi2) / (
+        m * lc**2 + i - d2**2 / d1
+    )
+    ddtheta1 = -(d2 * ddtheta2 + phi1) / d1
+    return jnp.stack([dtheta1, dtheta2, ddtheta1, ddtheta2])
+
+
+def bound(state: Float[Array, "4"]) -> Float[Array, "4"]:
+    """Wrap the angles into [-pi, pi), bound the velocities."""
+    angles = (state[:2] + math.pi) % (2 * math.pi) - math.pi
+    limit = jnp.array(MAX_VELOCITY, state.dtype)
+    return jnp.concatenate([angles, jnp.clip(state[2:], -limit, limit)])
+
+
+class AcrobotTask(Task):
+    """The reward is the tip's height at the next decision; above 1 the episode ends."""
+
+    spec: Spec
+
+    def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
+        """R = -cos(theta1') - cos(theta1' + theta2')."""
+        return height(next_obs[0], next_obs[1])
+
+    def terminal(self, obs: Obs) -> Bool[Array, ""]:
+        """Whether the tip is more than one link's length above the pivot."""
+        return height(obs[0], obs[1]) > 1.0
+
+
+class Acrobot(Environment):
+    """Both links hang down at first; three torques; intervals of 0.2 to 1.0 s."""
+
+    substep: float = 0.02
+    """Longest step of the RK4 integration, s; math.inf takes one step per interval (published run)."""
+    intervals: tuple[float, float] = (0.2, 1.0)
+    """Intervals are uniform on the multiples of 0.2 s in this range."""
+    horizon: float = 100.0
+    """Seconds after which an episode is truncated."""
+    max_decisions: int | None = None
+    """Decisions after which an episode is truncated; None for no cap."""
+    discount: float = 1.0
+    """Gamma, per 0.2 s."""
+
+    def __check_init__(self) -> None:
+        if not self.substep > 0:
+            raise KairodeError(f"substep of 'acrobot' must be positive, got {self.substep}.")
+
+    @property
+    def task(self) -> AcrobotTask:
+        """Reward, goal and sizes."""
+        limits = (math.pi, math.pi, *MAX_VELOCITY)
+        names = ("theta1", "theta2", "dtheta1", "dtheta2")
+        units = ("rad", "rad", "rad/s", "rad/s")
+        spec = Spec(
+            name="acrobot",
+            observations=tuple(map(Variable, names, units, [-x for x in limits], limits)),
+            actions=Discrete(tuple(TORQUES)),
+            intervals=Intervals(*self.intervals, step=0.2),
+            time_unit="second",
+            tick=0.2,
+            horizon=self.horizon,
+            max_decisions=self.max_decisions,
+            discount=self.discount,
+        )
+        return AcrobotTask(spec)
+
+    def reset(self, *, key: Key[Array, ""]) -> Float[Array, "4"]:
+        """Nearly hanging, nearly at rest."""
+        return jax.random.uniform(key, (4,), minval=-0.1, maxval=0.1)
+
+    def observe(self, state: Float[Array, "4"]) -> Obs:
+        """Everything."""
+        return state
+
+    def interval(self, state: Float[Array, "4"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+        """Uniform on multiples of 0.2 s."""
+        low, high = (round(5 * tau) for tau in self.intervals)
+        return jax.random.randint(key, (), low, high + 1).astype(state.dtype) / 5
+
+    def transition(
+        self, state: Float[Array, "4"], action: Int[Array, ""], tau: Tau, *, key: Key[Array, ""]
+    ) -> Float[Array, "4"]:
+        """Hold the torque for tau, in substeps: one interval of 1.0 s equals five of 0.2 s."""
+        torque = jnp.array(list(TORQUES.values()), state.dtype)[action]
+        rate = jnp.asarray(1 / self.substep, state.dtype)
+        return integrate(lambda y: field(y, torque), state, tau, lambda _: rate, bound)

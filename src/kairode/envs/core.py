@@ -1,0 +1,197 @@
+"""What a semi-Markov decision process is here: a task, its dynamics, and the step from one decision to the next.
+
+Everything is written for one example; `vmap` at the call site.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from kairode.errors import KairodeError
+
+Obs = Float[Array, " obs"]
+Action = Int[Array, ""] | Float[Array, " act"]
+Tau = Float[Array, ""]
+State = PyTree[Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One observed number."""
+
+    name: str
+    unit: str
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Discrete:
+    """One of several named actions, given by its index."""
+
+    names: tuple[str, ...]
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuous:
+    """A vector of named controls within bounds."""
+
+    names: tuple[str, ...]
+    low: float = -1.0
+    high: float = 1.0
+
+    @property
+    def n(self) -> int:
+        """How many controls there are."""
+        return len(self.names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """The times that may pass between two decisions, in the environment's unit of time."""
+
+    low: float
+    high: float
+    step: float
+    """Distance of neighbouring intervals of the environment's own schedule; 0 where they are continuous."""
+    divisible: bool = True
+    """Whether the dynamics can also be run for times between these (physics in whole frames cannot)."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.low <= self.high < math.inf and self.step >= 0):
+            raise KairodeError(
+                f"the interval range ({self.low:g}, {self.high:g}) must satisfy 0 < low <= high, with step >= 0."
+            )
+
+    @property
+    def classes(self) -> int | None:
+        """How many different intervals there are; None where they are continuous."""
+        return round((self.high - self.low) / self.step) + 1 if self.step else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """The sizes and units of a task: all that is fixed before anything happens."""
+
+    name: str
+    observations: tuple[Variable, ...]
+    actions: Discrete | Continuous
+    intervals: Intervals
+    time_unit: str
+    """The unit of intervals, times and horizon, in words."""
+    tick: float = 1.0
+    """How much time models and discounts count as one: 1 unit, except acrobot's 0.2 s."""
+    horizon: float = math.inf
+    """An episode is truncated at the first decision at or after this time."""
+    max_decisions: int | None = None
+    """An episode is truncated after this many decisions; None for no such cap."""
+    discount: float = 1.0
+    """Gamma, per tick."""
+
+    def __post_init__(self) -> None:
+        if not self.horizon > 0:
+            raise KairodeError(f"horizon must be positive, got {self.horizon} for '{self.name}'.")
+        if self.max_decisions is not None and self.max_decisions < 1:
+            raise KairodeError(f"max_decisions must be at least 1, got {self.max_decisions} for '{self.name}'.")
+        if not 0 <= self.discount <= 1:
+            raise KairodeError(f"discount must lie in [0, 1], got {self.discount} for '{self.name}'.")
+
+    def longest(self, shortest_interval: float) -> int:
+        """The most decisions an episode can have when no interval is shorter than this."""
+        by_time = math.inf if math.isinf(self.horizon) else math.ceil(self.horizon / shortest_interval - 1e-6)
+        by_count = math.inf if self.max_decisions is None else self.max_decisions
+        longest = min(by_time, by_count)
+        if math.isinf(longest):
+            raise KairodeError(f"episodes of '{self.name}' never end: give it a horizon or max_decisions.")
+        return int(longest)
+
+
+class Task(eqx.Module):
+    """All that a planner may know: sizes, reward and terminal as pure functions of what is observed."""
+
+    spec: eqx.AbstractVar[Spec]
+
+    @abc.abstractmethod
+    def reward(self, obs: Obs, action: Action, next_obs: Obs, tau: Tau) -> Float[Array, ""]:
+        """R(s, a, s', tau), what the interval tau earned."""
+
+    @abc.abstractmethod
+    def terminal(self, obs: Obs) -> Bool[Array, ""]:
+        """Whether the process ends here, looked at in decision times only."""
+
+
+class Environment(eqx.Module):
+    """A semi-Markov decision process in pure JAX: a task and its dynamics."""
+
+    task: eqx.AbstractVar[Task]
+
+    @abc.abstractmethod
+    def reset(self, *, key: Key[Array, ""]) -> State:
+        """A start state."""
+
+    @abc.abstractmethod
+    def observe(self, state: State) -> Obs:
+        """What is seen of the state."""
+
+    @abc.abstractmethod
+    def interval(self, state: State, action: Action, *, key: Key[Array, ""]) -> Tau:
+        """The environment's own schedule: the time until the next decision, p(tau | s, a)."""
+
+    @abc.abstractmethod
+    def transition(self, state: State, action: Action, tau: Tau, *, key: Key[Array, ""]) -> State:
+        """The state after the action was held for tau, p(s' | s, a, tau)."""
+
+
+class Moment(NamedTuple):
+    """Where an episode stands at a decision."""
+
+    state: Any
+    obs: Any
+    time: Any
+    count: Any
+    """Decisions taken so far."""
+
+
+class Outcome(NamedTuple):
+    """What one interval brought."""
+
+    reward: Any
+    tau: Any
+    terminated: Any
+    truncated: Any
+
+
+def begin(env: Environment, *, key: Key[Array, ""]) -> Moment:
+    """The first moment of an episode."""
+    state = env.reset(key=key)
+    obs = env.observe(state)
+    return Moment(state, obs, jnp.zeros((), obs.dtype), jnp.zeros((), jnp.int32))
+
+
+def advance(
+    env: Environment, moment: Moment, action: Action, tau: Tau, *, key: Key[Array, ""]
+) -> tuple[Moment, Outcome]:
+    """From one decision to the next: hold the action for tau, then look."""
+    task = env.task
+    state = env.transition(moment.state, action, tau, key=key)
+    obs = env.observe(state)
+    terminated, time, count = task.terminal(obs), moment.time + tau, moment.count + 1
+    truncated = over(task.spec, time, count) & ~terminated
+    reward = task.reward(moment.obs, action, obs, tau)
+    return Moment(state, obs, time, count), Outcome(reward, tau, terminated, truncated)
+
+
+def over(spec: Spec, time: Any, count: Any) -> Any:
+    """Whether the horizon or the cap on decisions is reached (a thousandth of a tick is taken as rounding)."""
+    late = time >= spec.horizon - 1e-3 * spec.tick
+    return late if spec.max_decisions is None else late | (count >= spec.max_decisions)

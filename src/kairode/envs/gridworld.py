@@ -1,0 +1,128 @@
+"""Windy gridworld with continuous states: move as a king towards the goal despite a crosswind.
+
+Sutton and Barto's gridworld as the paper's appendix extends it. States are centred: x along the side of 7
+(the wind pushes towards +x, "up" in the paper's words), y along the side of 10.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.errors import KairodeError
+
+HALF_WIDTH, HALF_LENGTH = 3.5, 5.0
+STEP = 0.17
+DIAGONAL = STEP / math.sqrt(2)
+MOVES = {
+    "up": (STEP, 0.0),
+    "down": (-STEP, 0.0),
+    "left": (0.0, -STEP),
+    "right": (0.0, STEP),
+    "up-left": (DIAGONAL, -DIAGONAL),
+    "up-right": (DIAGONAL, DIAGONAL),
+    "down-left": (-DIAGONAL, -DIAGONAL),
+    "down-right": (-DIAGONAL, DIAGONAL),
+}
+START = ((-0.5, 0.5), (-5.0, -4.0))
+"""Start states are uniform on these ranges of x and y."""
+GOAL = ((-0.5, 0.5), (1.5, 2.5))
+WEAK_WIND, STRONG_WIND = STEP / 4, STEP / 2
+WEAK_BAND, STRONG_BAND = (-2.5, 3.5), (0.5, 2.5)
+"""Ranges of y in which the wind blows: the weak band with its ends, the strong one without."""
+
+
+def wind(y: Float[Array, ""]) -> Float[Array, ""]:
+    """The wind's push along x in one second."""
+    weak = (WEAK_BAND[0] <= y) & (y <= WEAK_BAND[1])
+    strong = (STRONG_BAND[0] < y) & (y < STRONG_BAND[1])
+    return jnp.where(strong, STRONG_WIND, jnp.where(weak, WEAK_WIND, 0.0)).astype(y.dtype)
+
+
+class GridworldTask(Task):
+    """Every second costs 1; the goal, where the episode ends, brings 10."""
+
+    spec: Spec
+
+    def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
+        """R = 10 [s' in goal] - tau."""
+        return jnp.where(self.terminal(next_obs), 10.0, 0.0) - tau
+
+    def terminal(self, obs: Obs) -> Bool[Array, ""]:
+        """Whether the state lies in the goal."""
+        (x_low, x_high), (y_low, y_high) = GOAL
+        x, y = obs
+        return (x_low <= x) & (x <= x_high) & (y_low <= y) & (y <= y_high)
+
+
+class WindyGridworld(Environment):
+    """Eight moves of length 0.17 a second, a wind that depends on y, walls that clip every second."""
+
+    noise: float = 0.0
+    """Standard deviation of the Gaussian noise that every second adds to both coordinates (published run: 0.05)."""
+    intervals: tuple[int, int] = (1, 7)
+    """Intervals are uniform on the whole seconds of this range."""
+    horizon: float = 150.0
+    """Seconds after which an episode is truncated."""
+    max_decisions: int | None = None
+    """Decisions after which an episode is truncated; None for no cap."""
+    discount: float = 0.99
+    """Gamma, per second."""
+
+    def __check_init__(self) -> None:
+        if not 0 <= self.noise < math.inf:
+            raise KairodeError(f"noise of 'gridworld' must be finite and not negative, got {self.noise}.")
+
+    @property
+    def task(self) -> GridworldTask:
+        """Reward, goal and sizes."""
+        spec = Spec(
+            name="gridworld",
+            observations=(
+                Variable("x", "cell", -HALF_WIDTH, HALF_WIDTH),
+                Variable("y", "cell", -HALF_LENGTH, HALF_LENGTH),
+            ),
+            actions=Discrete(tuple(MOVES)),
+            intervals=Intervals(*self.intervals, step=1),
+            time_unit="second",
+            horizon=self.horizon,
+            max_decisions=self.max_decisions,
+            discount=self.discount,
+        )
+        return GridworldTask(spec)
+
+    def reset(self, *, key: Key[Array, ""]) -> Float[Array, "2"]:
+        """Somewhere in the start area."""
+        low, high = jnp.array(START).T
+        return jax.random.uniform(key, (2,), minval=low, maxval=high)
+
+    def observe(self, state: Float[Array, "2"]) -> Obs:
+        """Everything."""
+        return state
+
+    def interval(self, state: Float[Array, "2"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+        """Uniform on whole seconds."""
+        low, high = self.intervals
+        return jax.random.randint(key, (), low, high + 1).astype(state.dtype)
+
+    def transition(
+        self, state: Float[Array, "2"], action: Int[Array, ""], tau: Tau, *, key: Key[Array, ""]
+    ) -> Float[Array, "2"]:
+        """Second by second: move, wind and noise, then the walls. A fraction of a second does its fraction."""
+        move = jnp.array(list(MOVES.values()), state.dtype)[action]
+        wall = jnp.array([HALF_WIDTH, HALF_LENGTH], state.dtype)
+
+        def second(carry: tuple[Tau, Float[Array, "2"], Int[Array, ""]]) -> tuple:
+            left, state, count = carry
+            part = jnp.minimum(left, 1.0)
+            push = jnp.stack([wind(state[1]), jnp.zeros((), state.dtype)])
+            state = state + part * (move + push)
+            if self.noise:
+                noise = jax.random.normal(jax.random.fold_in(key, count), (2,), state.dtype)
+                state = state + self.noise * jnp.sqrt(part) * noise
+            return left - part, jnp.clip(state, -wall, wall), count + 1
+
+        start = (tau, state, jnp.zeros((), jnp.int32))
+        return jax.lax.while_loop(lambda carry: carry[0] > 1e-5, second, start)[1]

@@ -1,0 +1,152 @@
+"""HIV treatment: two drugs, six markers, days between visits that depend on the viral load and the treatment.
+
+The patient is the model of Adams et al. (2004), "Dynamic multidrug therapies for HIV: optimal and STI
+control approaches", with its parameters; reward and intervals are the paper's.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.envs.integrate import integrate
+from kairode.errors import KairodeError
+
+MARKERS = ("T1", "T2", "T1*", "T2*", "V", "E")
+"""Healthy CD4+ T-lymphocytes and macrophages, infected ones, free virus, cytotoxic T-lymphocytes; per ml."""
+UNHEALTHY = (163573.0, 5.0, 11945.0, 46.0, 63919.0, 24.0)
+"""The steady state without treatment in which every episode starts."""
+HEALTHY = (967839.0, 621.0, 76.0, 6.0, 415.0, 353108.0)
+"""The other stable steady state without treatment, to which good treatment leads."""
+LOG_MEAN = (5.41947795, 1.59751311, 3.03701108, 1.45943164, 3.7256933, 1.73064582)
+LOG_STD = (0.1913442, 0.86731865, 1.19517352, 0.48159324, 1.16411527, 0.20234819)
+"""Observations are log10 of the markers, minus this mean, over this std."""
+TREATMENTS = {"none": (0.0, 0.0), "RTI": (0.7, 0.0), "PI": (0.0, 0.3), "RTI+PI": (0.7, 0.3)}
+"""Efficacies (e1, e2) of reverse transcriptase and protease inhibitors."""
+VISITS = (
+    ((7, 14), (3, 7), (3, 7), (3, 7)),
+    ((3, 7), (3, 5), (3, 5), (3, 3)),
+    ((3, 3), (1, 2), (1, 2), (1, 2)),
+)
+"""Days until the next visit, uniform on (least, most): a row for V <= 1e4, V <= 1e5 and above, a column a treatment."""
+
+Markers = tuple[Array, Array, Array, Array, Array, Array]
+
+
+def field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Markers:
+    """The six rates of change, per day (Adams et al. 2004, equation 2.1)."""
+    T1, T2, T1s, T2s, V, E = markers
+    l1, d1, k1, m1, r1 = 1e4, 0.01, 8e-7, 1e-5, 1.0
+    l2, d2, k2, m2, r2 = 31.98, 0.01, 1e-4, 1e-5, 1.0
+    f, delta, NT, c = 0.34, 0.7, 100.0, 13.0
+    lE, bE, Kb, dE, Kd, deltaE = 1.0, 0.3, 100.0, 0.25, 500.0, 0.1
+
+    infection1 = (1 - e1) * k1 * V * T1
+    infection2 = (1 - f * e1) * k2 * V * T2
+    infected = T1s + T2s
+    return (
+        l1 - d1 * T1 - infection1,
+        l2 - d2 * T2 - infection2,
+        infection1 - delta * T1s - m1 * E * T1s,
+        infection2 - delta * T2s - m2 * E * T2s,
+        (1 - e2) * NT * delta * infected - c * V - r1 * infection1 - r2 * infection2,
+        lE + bE * infected / (infected + Kb) * E - dE * infected / (infected + Kd) * E - deltaE * E,
+    )
+
+
+class HIVTask(Task):
+    """Few viruses, many cytotoxic cells, little medicine."""
+
+    spec: Spec
+    markers: tuple[str, ...]
+    """The markers observed, in order."""
+
+    def marker(self, name: str, obs: Obs) -> Float[Array, ""]:
+        """An observed marker in its own unit, per ml."""
+        i = MARKERS.index(name)
+        return 10.0 ** (obs[self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])
+
+    def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
+        """R = -0.1 V' - 20000 e1^2 - 2000 e2^2 + 1000 E'."""
+        e1, e2 = jnp.array(list(TREATMENTS.values()), obs.dtype)[action]
+        medicine = 20000 * e1**2 + 2000 * e2**2
+        return 1000 * self.marker("E", next_obs) - 0.1 * self.marker("V", next_obs) - medicine
+
+    def terminal(self, obs: Obs) -> Bool[Array, ""]:
+        """Never: an episode ends at its horizon."""
+        return jnp.zeros((), bool)
+
+
+class HIV(Environment):
+    """A patient, from the unhealthy steady state, for 1000 days."""
+
+    observed: tuple[str, ...] = MARKERS
+    """The markers a visit measures; `hiv-partial` leaves out the infected cells T1* and T2*."""
+    steps_per_day: float = 16.0
+    """RK4 steps a day at little virus."""
+    steps_per_virus: float = 2e-4
+    """Further steps a day for each virus per ml: uninfected macrophages die at a rate of up to 1e-4 V a day."""
+    visits: tuple[tuple[tuple[int, int], ...], ...] = VISITS
+    """The visit rule: least and most days by viral load (three rows) and treatment (four columns)."""
+    horizon: float = 1000.0
+    """Days after which an episode is truncated."""
+    max_decisions: int | None = None
+    """Visits after which an episode is truncated; None for no cap (published run: 50 when fitting models)."""
+    discount: float = 0.995
+    """Gamma, per day."""
+
+    def __check_init__(self) -> None:
+        if not (0 < self.steps_per_day < math.inf and 0 <= self.steps_per_virus < math.inf):
+            raise KairodeError("steps_per_day of 'hiv' must be positive and steps_per_virus not negative.")
+        if not set(self.observed) <= set(MARKERS) or not {"V", "E"} <= set(self.observed):
+            raise KairodeError(
+                f"observed of 'hiv' must hold V and E (the reward needs them) and otherwise markers among "
+                f"{', '.join(MARKERS)}, got {self.observed}."
+            )
+
+    @property
+    def task(self) -> HIVTask:
+        """Reward and sizes."""
+        days = [day for row in self.visits for pair in row for day in pair]
+        spec = Spec(
+            name="hiv" if self.observed == MARKERS else "hiv-partial",
+            observations=tuple(Variable(name, "log10 per ml, standardised") for name in self.observed),
+            actions=Discrete(tuple(TREATMENTS)),
+            intervals=Intervals(min(days), max(days), step=1),
+            time_unit="day",
+            horizon=self.horizon,
+            max_decisions=self.max_decisions,
+            discount=self.discount,
+        )
+        return HIVTask(spec, self.observed)
+
+    def reset(self, *, key: Key[Array, ""]) -> Float[Array, "6"]:
+        """The unhealthy steady state."""
+        return jnp.array(UNHEALTHY)
+
+    def observe(self, state: Float[Array, "6"]) -> Obs:
+        """The observed markers, log10, standardised."""
+        standardised = (jnp.log10(state) - jnp.array(LOG_MEAN, state.dtype)) / jnp.array(LOG_STD, state.dtype)
+        return standardised[jnp.array([MARKERS.index(name) for name in self.observed])]
+
+    def interval(self, state: Float[Array, "6"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+        """The sicker the patient and the stronger the treatment, the sooner the next visit."""
+        virus = state[MARKERS.index("V")]
+        row = jnp.searchsorted(jnp.array([1e4, 1e5], state.dtype), virus)
+        least, most = jnp.array(self.visits)[row, action]
+        return jax.random.randint(key, (), least, most + 1).astype(state.dtype)
+
+    def transition(
+        self, state: Float[Array, "6"], action: Int[Array, ""], tau: Tau, *, key: Key[Array, ""]
+    ) -> Float[Array, "6"]:
+        """Hold the treatment for tau days. The system is stiff, most of all when the virus rebounds."""
+        e1, e2 = jnp.array(list(TREATMENTS.values()), state.dtype)[action]
+
+        def rate(markers: Markers) -> Float[Array, ""]:
+            return self.steps_per_day + self.steps_per_virus * markers[MARKERS.index("V")]
+
+        # A tuple of scalars: under vmap each marker is then a vector of its own, which the CPU works fastest on.
+        markers = tuple(state[i] for i in range(len(MARKERS)))
+        return jnp.stack(integrate(lambda y: field(y, e1, e2), markers, tau, rate))

@@ -1,0 +1,205 @@
+"""Swimmer, hopper and half-cheetah: MuJoCo through Gymnasium, with an action repeated a varying number of frames.
+
+The interval follows the velocities (the paper's appendix on MuJoCo). Observations are Gymnasium's with the root's
+position x appended, so that the reward is a function of what is observed.
+"""
+
+import contextlib
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from kairode.envs.core import Continuous, Intervals, Spec, Task, Variable
+from kairode.envs.host import HostEnvironment, Simulation
+from kairode.errors import KairodeError
+
+
+@dataclasses.dataclass(frozen=True)
+class Robot:
+    """What distinguishes one robot from another."""
+
+    gym_id: str
+    controls: tuple[str, ...]
+    joints: tuple[str, ...]
+    """Names of qpos, of which Gymnasium's observation leaves out the first `hidden`."""
+    hidden: int
+    frame: float
+    """Seconds of one physics frame."""
+    control_cost: float
+    alive_bonus: float = 0.0
+
+
+ROBOTS = {
+    "swimmer": Robot("Swimmer-v5", ("joint1", "joint2"), ("x", "y", "angle", "joint1", "joint2"), 2, 0.01, 1e-4),
+    "hopper": Robot(
+        "Hopper-v5",
+        ("thigh", "leg", "foot"),
+        ("x", "z", "angle", "thigh", "leg", "foot"),
+        hidden=1,
+        frame=0.002,
+        control_cost=1e-3,
+        alive_bonus=1.0,
+    ),
+    "half-cheetah": Robot(
+        "HalfCheetah-v5",
+        ("back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot"),
+        ("x", "z", "angle", "back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot"),
+        hidden=1,
+        frame=0.01,
+        control_cost=0.1,
+    ),
+}
+
+
+class LocomotionTask(Task):
+    """Forward velocity, less the cost of control, and a bonus for the hopper while it stands.
+
+    Plain operators, so that it serves NumPy on the host (float64) and JAX in planners alike.
+    """
+
+    spec: Spec
+    robot: Robot
+    time_scale: float
+    """Units of the reward's time in a frame: x' - x is divided by tau times this."""
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        """R = (x' - x) / (tau in seconds) - cost |a|^2 + bonus [alive]."""
+        velocity = (next_obs[-1] - obs[-1]) / (tau * self.time_scale)
+        alive = self.robot.alive_bonus * (1.0 - self.terminal(next_obs))
+        return velocity - self.robot.control_cost * (action**2).sum() + alive
+
+    def terminal(self, obs: Any) -> Any:
+        """The hopper falls when low, tilted or flung, as in Gymnasium; the others never end."""
+        if not self.robot.alive_bonus:
+            return obs[0] != obs[0]
+        height, angle, state = obs[0], obs[1], obs[1:-1]
+        return ~((height > 0.7) & (abs(angle) < 0.2) & (abs(state) < 100).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class Locomotion(HostEnvironment):
+    """A robot to be moved forward; intervals and times are counted in physics frames."""
+
+    name: Literal["swimmer", "hopper", "half-cheetah"]
+    intervals: tuple[int, int] | None = None
+    """Fewest and most frames an action is held, c and d; None takes 1 to 7 (half-cheetah: 1 to 9)."""
+    timing: Literal["all", "angular"] = "all"
+    """Velocities whose norm sets the interval: all of qvel (published run), or the angular ones alone."""
+    reward_time: Literal["seconds", "frames"] = "seconds"
+    """Unit of time of the forward velocity: seconds as in Gymnasium, or frames as the paper's formula reads."""
+    horizon: float = math.inf
+    """Frames after which an episode is truncated."""
+    max_decisions: int | None = 1000
+    """Decisions after which an episode is truncated."""
+    discount: float = 0.99
+    """Gamma, per frame."""
+
+    def __post_init__(self) -> None:
+        for field, known in (("timing", ("all", "angular")), ("reward_time", ("seconds", "frames"))):
+            if getattr(self, field) not in known:
+                raise KairodeError(f"{field} of '{self.name}' must be one of {known}, got {getattr(self, field)!r}.")
+
+    @property
+    def robot(self) -> Robot:
+        """The robot's own facts."""
+        return ROBOTS[self.name]
+
+    @property
+    def repeats(self) -> tuple[int, int]:
+        """Fewest and most frames an action is held."""
+        return self.intervals or (1, 9 if self.name == "half-cheetah" else 7)
+
+    @property
+    def task(self) -> LocomotionTask:
+        """Reward, fall and sizes."""
+        robot = self.robot
+        angles = [name not in ("x", "y", "z") for name in robot.joints]
+        positions = [Variable(n, "rad" if a else "m") for n, a in zip(robot.joints, angles, strict=True)]
+        velocities = [
+            Variable(f"d{n}", "rad/s" if a else "m/s") for n, a in zip(robot.joints, angles, strict=True)
+        ]
+        spec = Spec(
+            name=self.name,
+            observations=(*positions[robot.hidden :], *velocities, positions[0]),
+            actions=Continuous(robot.controls),
+            intervals=Intervals(*self.repeats, step=1, divisible=False),
+            time_unit="frame",
+            horizon=self.horizon,
+            max_decisions=self.max_decisions,
+            discount=self.discount,
+        )
+        return LocomotionTask(spec, robot, robot.frame if self.reward_time == "seconds" else 1.0)
+
+    def open(self, **options: Any) -> "LocomotionSimulation":
+        """A running instance; options such as render_mode go to Gymnasium's environment."""
+        return LocomotionSimulation(self, **options)
+
+
+def repeat_rule(velocity: np.ndarray, fewest: int, most: int) -> int:
+    """tau = round((d - c) / 2 cos(20 pi |v|) + (c + d) / 2)."""
+    phase = 20 * math.pi * float(np.linalg.norm(velocity))
+    return round((most - fewest) / 2 * math.cos(phase) + (fewest + most) / 2)
+
+
+@contextlib.contextmanager
+def quiet_loading(name: str) -> Iterator[None]:
+    """Keep MuJoCo from printing and logging that Gymnasium's own model files use an attribute of old."""
+    try:
+        import mujoco
+    except ImportError as error:
+        raise KairodeError(
+            f"the environment '{name}' needs MuJoCo, which is not installed: pip install 'kairode[mujoco]'."
+        ) from error
+
+    def warn(message: str) -> None:
+        if "settotalmass" not in message:
+            warnings.warn(message, stacklevel=2)
+
+    mujoco.set_mju_user_warning(warn)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
+
+
+class LocomotionSimulation(Simulation):
+    """One MuJoCo instance."""
+
+    def __init__(self, env: Locomotion, **options: Any) -> None:
+        import gymnasium
+
+        self.env = env
+        with quiet_loading(env.name):
+            wrapped = gymnasium.make(env.robot.gym_id, frame_skip=1, disable_env_checker=True, **options)
+        self.gym: Any = wrapped.unwrapped
+
+    def observation(self) -> np.ndarray:
+        """Gymnasium's observation and x."""
+        return np.append(self.gym._get_obs(), self.gym.data.qpos[0])
+
+    def reset(self, seed: int | None) -> np.ndarray:
+        """Gymnasium's start state."""
+        self.gym.reset(seed=seed)
+        return self.observation()
+
+    def interval(self, action: np.ndarray) -> float:
+        """The paper's rule; the action does not matter."""
+        velocity = self.gym.data.qvel
+        return float(repeat_rule(velocity if self.env.timing == "all" else velocity[2:], *self.env.repeats))
+
+    def transition(self, action: np.ndarray, tau: float) -> np.ndarray:
+        """Hold the control for tau frames."""
+        self.gym.do_simulation(action, int(tau))
+        return self.observation()
+
+    def render(self) -> np.ndarray:
+        """MuJoCo's picture; it needs an OpenGL library (set MUJOCO_GL=egl or osmesa without a screen)."""
+        return self.gym.render()
+
+    def close(self) -> None:
+        """Close the renderer."""
+        self.gym.close()

@@ -1,0 +1,126 @@
+"""When the next decision is due: the environment's own schedule, a fixed interval, or given ones."""
+
+import abc
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Spec, Tau, advance
+from kairode.errors import KairodeError
+
+
+class Schedule(eqx.Module):
+    """Decides how long the action just chosen is held."""
+
+    @abc.abstractmethod
+    def shortest(self, spec: Spec) -> float:
+        """A lower bound on its intervals: it bounds the number of decisions in an episode."""
+
+    @abc.abstractmethod
+    def interval(
+        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
+    ) -> Tau:
+        """The interval, given the one the environment's own rule proposes and the decisions taken so far."""
+
+
+class Own(Schedule):
+    """The environment's own rule."""
+
+    def shortest(self, spec: Spec) -> float:
+        """The lower end of the environment's range."""
+        return spec.intervals.low
+
+    def interval(
+        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
+    ) -> Tau:
+        """What the environment proposes."""
+        return proposed
+
+
+class Fixed(Schedule):
+    """The same interval always."""
+
+    tau: float | Float[Array, ""]
+
+    def __check_init__(self) -> None:
+        if isinstance(self.tau, int | float):
+            check_intervals(self.tau)
+
+    def shortest(self, spec: Spec) -> float:
+        """The interval itself."""
+        return float(self.tau)
+
+    def interval(
+        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
+    ) -> Tau:
+        """The fixed interval, whatever is proposed."""
+        return jnp.asarray(self.tau, proposed.dtype)
+
+
+class Given(Schedule):
+    """A list of intervals taken in order, from the start again after the last."""
+
+    taus: tuple[float, ...] = eqx.field(converter=lambda taus: tuple(float(tau) for tau in taus))
+
+    def __check_init__(self) -> None:
+        check_intervals(self.taus)
+
+    def shortest(self, spec: Spec) -> float:
+        """The shortest of them."""
+        return min(self.taus)
+
+    def interval(
+        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
+    ) -> Tau:
+        """The one whose turn it is."""
+        return jnp.asarray(self.taus, proposed.dtype)[count % len(self.taus)]
+
+
+def as_schedule(schedule: Schedule | float | Sequence[float] | str | None, spec: Spec) -> Schedule:
+    """A schedule from what people write: None or "own", a number, a list of numbers, or a schedule."""
+    if schedule is None or (isinstance(schedule, str) and schedule == "own"):
+        return Own()
+    if isinstance(schedule, Schedule):
+        found = schedule
+    elif isinstance(schedule, int | float | np.number):
+        found = Fixed(float(schedule))
+    elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
+        found = Given(tuple(schedule))
+    else:
+        raise KairodeError(
+            f"'{schedule}' is no schedule for '{spec.name}': give 'own', an interval in {spec.time_unit}s "
+            "such as 5, or a list of intervals."
+        )
+    if isinstance(found, Fixed | Given):
+        check_intervals(getattr(found, "tau", None) or getattr(found, "taus", ()), spec)
+    return found
+
+
+def check_intervals(taus: object, spec: Spec | None = None) -> None:
+    """Refuse intervals that no time can take, and fractions of a frame where physics has frames."""
+    where = f" of '{spec.name}'" if spec else ""
+    values = np.atleast_1d(np.asarray(taus, np.float64))
+    if values.size == 0:
+        raise KairodeError(f"the schedule{where} is empty: give at least one interval.")
+    for value in values.ravel():
+        if not 0 < value < math.inf:
+            raise KairodeError(f"an interval{where} must be a positive, finite time, got {value:g}.")
+        if spec and not spec.intervals.divisible and value != round(value):
+            raise KairodeError(
+                f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}."
+            )
+
+
+def hold(
+    env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]
+) -> tuple[Moment, Outcome]:
+    """Hold the action for as long as the schedule says: the step that every loop over decisions repeats."""
+    own_key, schedule_key, transition_key = jax.random.split(key, 3)
+    proposed = env.interval(moment.state, action, key=own_key)
+    tau = schedule.interval(proposed, moment.obs, action, moment.count, key=schedule_key)
+    return advance(env, moment, action, tau, key=transition_key)

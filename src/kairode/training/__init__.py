@@ -1,0 +1,1 @@
+"""Fitting what is believed: losses, fit loops, checkpoints."""
