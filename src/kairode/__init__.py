@@ -1,1 +1,53 @@
-"""x"""
+"""Model-based reinforcement learning in continuous time.
+
+Kairode learns how a system evolves from experience gathered at irregular moments, and uses what it learned to
+decide what to do and when to look next. Importing it registers the environments with Gymnasium; JAX is loaded when
+it is first needed.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kairode._gymnasium import register as _register
+from kairode._version import __version__
+from kairode.errors import KairodeError
+
+if TYPE_CHECKING:
+    from kairode.data import Policy, Trajectory, collect, read, write
+    from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
+
+_HOMES = {
+    "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
+    "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
+}
+
+__all__ = [
+    "Environment",
+    "Fixed",
+    "Given",
+    "HostEnvironment",
+    "KairodeError",
+    "Own",
+    "Policy",
+    "Schedule",
+    "Task",
+    "Trajectory",
+    "__version__",
+    "collect",
+    "make",
+    "read",
+    "write",
+]
+
+_register()
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'kairode' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

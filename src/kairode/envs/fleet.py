@@ -1,6 +1,7 @@
 """Several instances stepped together, seen from the host: what Gymnasium's interface and host collection use."""
 
 import abc
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, Task, advance, begin, over
+from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Task, Tau, advance, begin, over
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Own, Schedule, hold
 
@@ -52,34 +53,66 @@ class Fleet(abc.ABC):
         """Give back what the instances hold."""
 
 
-@eqx.filter_jit
-def _begin(env: Environment, keys: jax.Array) -> Moment:
-    return jax.vmap(lambda key: begin(env, key=key))(keys)
+# Across the border to compiled code keys travel as plain numbers: calls with typed keys are several times slower.
 
 
-@eqx.filter_jit
-def _select(chosen: jax.Array, new: Moment, old: Moment) -> Moment:
-    return jax.vmap(lambda c, a, b: jax.tree.map(lambda x, y: jnp.where(c, x, y), a, b))(chosen, new, old)
+@jax.jit
+def _succeed(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
+    """The chosen instances' keys become their seed's, or without a seed the one that follows; others stay."""
+    following = jax.vmap(lambda key: jax.random.fold_in(key, 0))(jax.random.wrap_key_data(data))
+    renewed = jnp.where(seeded[:, None], fresh, jax.random.key_data(following))
+    return jnp.where(chosen[:, None], renewed, data)
 
 
-@eqx.filter_jit
-def _hold(
-    env: Environment, schedule: Schedule, moments: Moment, actions: jax.Array, keys: jax.Array
-) -> tuple[Moment, Outcome]:
-    def one(moment: Moment, action: Action, key: jax.Array) -> tuple[Moment, Outcome]:
-        return hold(env, schedule, moment, action, key=jax.random.fold_in(key, moment.count + 1))
+class Keys:
+    """The random key of each instance, from any seed that Gymnasium takes."""
 
-    return jax.vmap(one)(moments, actions, keys)
+    def __init__(self, size: int) -> None:
+        self.data: Any = np.random.SeedSequence().generate_state(2 * size).reshape(size, 2)
+
+    def reset(self, seeds: Sequence[int | None], which: Sequence[int]) -> np.ndarray:
+        """Renew the keys of the instances named; returns the mask of these."""
+        fresh = np.zeros(self.data.shape, np.uint32)
+        chosen, seeded = np.zeros(len(fresh), bool), np.zeros(len(fresh), bool)
+        for i, seed in zip(which, seeds, strict=True):
+            chosen[i] = True
+            if seed is not None:
+                seeded[i], fresh[i] = True, np.random.SeedSequence(seed).generate_state(2)
+        self.data = _succeed(self.data, fresh, seeded, chosen)
+        return chosen
 
 
-@eqx.filter_jit
-def _advance(
-    env: Environment, moments: Moment, actions: jax.Array, taus: jax.Array, keys: jax.Array
-) -> tuple[Moment, Outcome]:
-    def one(moment: Moment, action: Action, tau: Tau, key: jax.Array) -> tuple[Moment, Outcome]:
-        return advance(env, moment, action, tau, key=jax.random.fold_in(key, moment.count + 1))
+class Calls(NamedTuple):
+    """The compiled calls of a JAX environment under a schedule, for any number of instances."""
 
-    return jax.vmap(one)(moments, actions, taus, keys)
+    begin: Callable[..., Moment]
+    restart: Callable[..., Moment]
+    hold: Callable[..., tuple[Moment, Outcome]]
+    advance: Callable[..., tuple[Moment, Outcome]]
+
+
+def compiled(env: Environment, schedule: Schedule) -> Calls:
+    """The calls with environment and schedule built in: a call then carries only what changes."""
+
+    def one_begin(data: jax.Array) -> Moment:
+        return begin(env, key=jax.random.wrap_key_data(data))
+
+    def one_restart(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
+        return jax.tree.map(lambda new, old: jnp.where(chosen, new, old), one_begin(data), moment)
+
+    def step_key(data: jax.Array, moment: Moment) -> jax.Array:
+        return jax.random.fold_in(jax.random.wrap_key_data(data), moment.count + 1)
+
+    def one_hold(moment: Moment, action: Action, data: jax.Array) -> tuple[Moment, Outcome]:
+        return hold(env, schedule, moment, action, key=step_key(data, moment))
+
+    def one_advance(moment: Moment, action: Action, tau: Tau, data: jax.Array) -> tuple[Moment, Outcome]:
+        return advance(env, moment, action, tau, key=step_key(data, moment))
+
+    return Calls(*(jax.jit(jax.vmap(one)) for one in (one_begin, one_restart, one_hold, one_advance)))
+
+
+_compiled_once = functools.lru_cache(maxsize=64)(compiled)
 
 
 class JaxFleet(Fleet):
@@ -87,39 +120,33 @@ class JaxFleet(Fleet):
 
     def __init__(self, env: Environment, size: int, schedule: Schedule | None = None) -> None:
         self.env, self.task, self.size = env, env.task, size
-        self.schedule = Own() if schedule is None else schedule
-        # Until a seed is given, instances differ from each other and from run to run.
-        entropy = np.random.SeedSequence().generate_state(1)[0]
-        self.keys = jax.random.split(jax.random.key(entropy), size)
+        self.keys = Keys(size)
         self.moments: Moment | None = None
+        try:
+            self.calls = _compiled_once(env, schedule or Own())
+        except TypeError:  # a field that holds an array cannot be a key of the cache
+            self.calls = compiled(env, schedule or Own())
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
         """Start episodes; a seed fixes all that follows in its instance."""
-        which = range(self.size) if which is None else which
-        keys = self.keys
-        for i, seed in zip(which, seeds, strict=True):
-            key = jax.random.fold_in(keys[i], 0) if seed is None else jax.random.key(seed)
-            keys = keys.at[i].set(key)
-        self.keys = keys
-        fresh = _begin(self.env, self.keys)
-        if self.moments is None or len(which) == self.size:
-            self.moments = fresh
+        chosen = self.keys.reset(seeds, range(self.size) if which is None else which)
+        if self.moments is None:
+            self.moments = self.calls.begin(self.keys.data)
         else:
-            chosen = np.zeros(self.size, bool)
-            chosen[list(which)] = True
-            self.moments = _select(chosen, fresh, self.moments)
-        return np.asarray(self.moments.obs)
+            self.moments = self.calls.restart(chosen, self.keys.data, self.moments)
+        return np.array(self.moments.obs)
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
         """One compiled call."""
         assert self.moments is not None, "reset first"
         if taus is None:
-            self.moments, outcome = _hold(self.env, self.schedule, self.moments, actions, self.keys)
+            self.moments, out = self.calls.hold(self.moments, actions, self.keys.data)
         else:
-            taus = np.asarray(taus, np.float32)
-            self.moments, outcome = _advance(self.env, self.moments, actions, taus, self.keys)
-        obs, time, out = jax.device_get((self.moments.obs, self.moments.time, outcome))
-        return Step(obs, out.reward, out.terminated, out.truncated, out.tau, time)
+            self.moments, out = self.calls.advance(
+                self.moments, actions, np.asarray(taus, np.float32), self.keys.data
+            )
+        shown = (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau, self.moments.time)
+        return Step(*map(np.array, shown))
 
     def states(self) -> Any:
         """The states as NumPy arrays."""
@@ -128,12 +155,13 @@ class JaxFleet(Fleet):
 
 @eqx.filter_jit
 def _schedule_intervals(
-    schedule: Schedule, proposed: jax.Array, obs: jax.Array, actions: jax.Array, count: jax.Array, key: jax.Array
+    schedule: Schedule, proposed: jax.Array, obs: jax.Array, actions: jax.Array, count: jax.Array, data: jax.Array
 ) -> jax.Array:
-    keys = jax.random.split(key, proposed.shape[0])
-    return jax.vmap(lambda p, o, a, c, k: schedule.interval(p, o, a, c, key=k))(
-        proposed, obs, actions, count, keys
-    )
+    def one(proposed: Tau, obs: Obs, action: Action, count: jax.Array, data: jax.Array) -> Tau:
+        key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
+        return schedule.interval(proposed, obs, action, count, key=key)
+
+    return jax.vmap(one)(proposed, obs, actions, count, data)
 
 
 class HostFleet(Fleet):
@@ -145,10 +173,11 @@ class HostFleet(Fleet):
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.simulations = [env.open(**options) for _ in range(size)]
-        width = len(self.task.spec.observations)
-        self.obs = np.zeros((size, width))
+        # Looked up once: an Equinox module builds a bound method anew at each look, which takes as long as physics.
+        self.spec, self.reward, self.terminal = self.task.spec, self.task.reward, self.task.terminal
+        self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
-        self.keys: list[jax.Array] = [jax.random.key(0)] * size
+        self.keys = Keys(size)
         workers = min(size, threads or os.cpu_count() or 1)
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self.shares = [range(size)[i::workers] for i in range(workers)]
@@ -156,6 +185,7 @@ class HostFleet(Fleet):
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
         """Start episodes; the simulation's own generator takes the seed."""
         which = range(self.size) if which is None else which
+        self.keys.reset(seeds, which)
         for i, seed in zip(which, seeds, strict=True):
             self.obs[i] = self.simulations[i].reset(seed)
             self.time[i], self.count[i] = 0.0, 0
@@ -174,10 +204,9 @@ class HostFleet(Fleet):
         self.each(move)
         self.time += taus
         self.count += 1
-        pairs = list(zip(before, actions, self.obs, taus, strict=True))
-        reward = np.array([self.task.reward(*pair) for pair in pairs])
-        terminated = np.array([bool(self.task.terminal(obs)) for obs in self.obs])
-        truncated = over(self.task.spec, self.time, self.count) & ~terminated
+        reward = np.asarray(self.reward(before, actions, self.obs, taus))
+        terminated = np.asarray(self.terminal(self.obs))
+        truncated = over(self.spec, self.time, self.count) & ~terminated
         return Step(
             self.obs.astype(np.float32),
             reward.astype(np.float32),
@@ -192,9 +221,8 @@ class HostFleet(Fleet):
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
         if isinstance(self.schedule, Own):
             return proposed
-        key = jax.random.fold_in(jax.random.key(0), int(self.count.sum()))
         asked = (proposed.astype(np.float32), self.obs.astype(np.float32), actions.astype(np.float32), self.count)
-        return np.asarray(_schedule_intervals(self.schedule, *asked, key), np.float64)
+        return np.asarray(_schedule_intervals(self.schedule, *asked, self.keys.data), np.float64)
 
     def each(self, move: Callable[[int], None]) -> None:
         """Apply to every instance, side by side."""

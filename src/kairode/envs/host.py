@@ -35,7 +35,7 @@ class Simulation(abc.ABC):
 class HostEnvironment(abc.ABC):
     """An environment in the same words as `Environment`, whose state is not a JAX array.
 
-    Its task must also work on NumPy arrays: plain operators and methods, no `jax.numpy`.
+    Its task must also work on NumPy arrays, instances on leading axes: plain operators and methods, no `jax.numpy`.
     """
 
     @property

@@ -58,7 +58,8 @@ ROBOTS = {
 class LocomotionTask(Task):
     """Forward velocity, less the cost of control, and a bonus for the hopper while it stands.
 
-    Plain operators, so that it serves NumPy on the host (float64) and JAX in planners alike.
+    Plain operators on the last axis, so that it serves NumPy on the host (float64, all instances in one call) and
+    JAX in planners alike.
     """
 
     spec: Spec
@@ -68,16 +69,16 @@ class LocomotionTask(Task):
 
     def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
         """R = (x' - x) / (tau in seconds) - cost |a|^2 + bonus [alive]."""
-        velocity = (next_obs[-1] - obs[-1]) / (tau * self.time_scale)
+        velocity = (next_obs[..., -1] - obs[..., -1]) / (tau * self.time_scale)
         alive = self.robot.alive_bonus * (1.0 - self.terminal(next_obs))
-        return velocity - self.robot.control_cost * (action**2).sum() + alive
+        return velocity - self.robot.control_cost * (action**2).sum(-1) + alive
 
     def terminal(self, obs: Any) -> Any:
         """The hopper falls when low, tilted or flung, as in Gymnasium; the others never end."""
         if not self.robot.alive_bonus:
-            return obs[0] != obs[0]
-        height, angle, state = obs[0], obs[1], obs[1:-1]
-        return ~((height > 0.7) & (abs(angle) < 0.2) & (abs(state) < 100).all())
+            return obs[..., 0] != obs[..., 0]
+        height, angle, state = obs[..., 0], obs[..., 1], obs[..., 1:-1]
+        return ~((height > 0.7) & (abs(angle) < 0.2) & (abs(state) < 100).all(-1))
 
 
 @dataclasses.dataclass(frozen=True)
