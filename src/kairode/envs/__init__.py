@@ -22,7 +22,7 @@ from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.hiv import HIV
 from kairode.envs.host import HostEnvironment, Simulation
 from kairode.envs.locomotion import Locomotion
-from kairode.envs.schedule import Fixed, Given, Own, Schedule, as_schedule, hold
+from kairode.envs.schedule import Fixed, Given, Own, Schedule, as_schedule, due, hold
 from kairode.envs.zoo import ENVIRONMENTS, make
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "advance",
     "as_schedule",
     "begin",
+    "due",
     "hold",
     "make",
 ]

@@ -14,6 +14,7 @@ import numpy as np
 
 from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Task, Tau, advance, begin, over
 from kairode.envs.host import HostEnvironment
+from kairode.envs.lanes import over_lanes
 from kairode.envs.schedule import Own, Schedule, hold
 
 
@@ -109,7 +110,7 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
     def one_advance(moment: Moment, action: Action, tau: Tau, data: jax.Array) -> tuple[Moment, Outcome]:
         return advance(env, moment, action, tau, key=step_key(data, moment))
 
-    return Calls(*(jax.jit(jax.vmap(one)) for one in (one_begin, one_restart, one_hold, one_advance)))
+    return Calls(*(jax.jit(over_lanes(one)) for one in (one_begin, one_restart, one_hold, one_advance)))
 
 
 _compiled_once = functools.lru_cache(maxsize=64)(compiled)

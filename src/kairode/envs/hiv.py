@@ -33,6 +33,7 @@ VISITS = (
 """Days until the next visit, uniform on (least, most): a row for V <= 1e4, V <= 1e5 and above, a column a treatment."""
 
 Markers = tuple[Array, Array, Array, Array, Array, Array]
+"""The markers as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
 
 
 def field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Markers:
@@ -147,6 +148,5 @@ class HIV(Environment):
         def rate(markers: Markers) -> Float[Array, ""]:
             return self.steps_per_day + self.steps_per_virus * markers[MARKERS.index("V")]
 
-        # A tuple of scalars: under vmap each marker is then a vector of its own, which the CPU works fastest on.
         markers = tuple(state[i] for i in range(len(MARKERS)))
         return jnp.stack(integrate(lambda y: field(y, e1, e2), markers, tau, rate))

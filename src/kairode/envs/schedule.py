@@ -116,11 +116,19 @@ def check_intervals(taus: object, spec: Spec | None = None) -> None:
             )
 
 
+def due(
+    env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]
+) -> Tau:
+    """The time until the next decision, as the schedule says."""
+    own_key, schedule_key = jax.random.split(key)
+    proposed = env.interval(moment.state, action, key=own_key)
+    return schedule.interval(proposed, moment.obs, action, moment.count, key=schedule_key)
+
+
 def hold(
     env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]
 ) -> tuple[Moment, Outcome]:
-    """Hold the action for as long as the schedule says: the step that every loop over decisions repeats."""
-    own_key, schedule_key, transition_key = jax.random.split(key, 3)
-    proposed = env.interval(moment.state, action, key=own_key)
-    tau = schedule.interval(proposed, moment.obs, action, moment.count, key=schedule_key)
-    return advance(env, moment, action, tau, key=transition_key)
+    """Hold the action for as long as the schedule says, then look."""
+    due_key, advance_key = jax.random.split(key)
+    tau = due(env, schedule, moment, action, key=due_key)
+    return advance(env, moment, action, tau, key=advance_key)

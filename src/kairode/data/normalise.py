@@ -1,0 +1,52 @@
+"""Running mean and variance of what is observed, as pure functions."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+class Statistics(eqx.Module):
+    """Count, mean and sum of squared deviations of what was seen so far."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " d"]
+    squares: Float[Array, " d"]
+
+    @property
+    def std(self) -> Float[Array, " d"]:
+        """Standard deviation; 1 where nothing varied yet, so that normalising leaves it alone."""
+        std = jnp.sqrt(self.squares / jnp.maximum(self.count, 1.0))
+        return jnp.where(std > 1e-6, std, 1.0)
+
+
+def nothing_seen(size: int) -> Statistics:
+    """Before the first observation."""
+    return Statistics(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+
+
+def update(
+    statistics: Statistics, observations: Float[Array, "n d"], mask: Bool[Array, " n"] | None = None
+) -> Statistics:
+    """With some more observations (those the mask holds), by the pairwise formula of Chan et al. (1979)."""
+    weight = jnp.ones(observations.shape[0]) if mask is None else mask.astype(observations.dtype)
+    new = weight.sum()
+    mean = (weight[:, None] * observations).sum(0) / jnp.maximum(new, 1.0)
+    squares = (weight[:, None] * (observations - mean) ** 2).sum(0)
+    count = statistics.count + new
+    share = new / jnp.maximum(count, 1.0)
+    shift = mean - statistics.mean
+    return Statistics(
+        count,
+        statistics.mean + share * shift,
+        statistics.squares + squares + shift**2 * statistics.count * share,
+    )
+
+
+def normalise(statistics: Statistics, x: Float[Array, " d"]) -> Float[Array, " d"]:
+    """Zero mean, unit standard deviation."""
+    return (x - statistics.mean) / statistics.std
+
+
+def denormalise(statistics: Statistics, x: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The inverse of `normalise`."""
+    return x * statistics.std + statistics.mean

@@ -1,0 +1,136 @@
+"""Experience replay as pure functions on arrays: uniform, and prioritised (Schaul et al. 2016).
+
+Items are any pytree. A full replay overwrites its oldest. Sampling from an empty one makes no sense and is not checked.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+
+class Replay(eqx.Module):
+    """The latest items, in a ring."""
+
+    items: PyTree[Array]
+    """Each leaf with a leading axis of the capacity."""
+    cursor: Int[Array, ""]
+    """Where the next item goes."""
+    size: Int[Array, ""]
+    """How many there are."""
+
+    @property
+    def capacity(self) -> int:
+        """How many it can hold."""
+        return jax.tree.leaves(self.items)[0].shape[0]
+
+
+def empty(capacity: int, example: PyTree[Array]) -> Replay:
+    """A replay for items like the example."""
+    items = jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.result_type(x)), example)
+    zero = jnp.zeros((), jnp.int32)
+    return Replay(items, zero, zero)
+
+
+def add(replay: Replay, items: PyTree[Array]) -> Replay:
+    """With several items more (their leading axis), at most as many as the capacity."""
+    where, count = _next_places(replay, items)
+    return Replay(
+        jax.tree.map(lambda old, new: old.at[where].set(new), replay.items, items),
+        (replay.cursor + count) % replay.capacity,
+        jnp.minimum(replay.size + count, replay.capacity),
+    )
+
+
+def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
+    """Items drawn uniformly, with replacement."""
+    where = jax.random.randint(key, (count,), 0, replay.size)
+    return jax.tree.map(lambda x: x[where], replay.items)
+
+
+def _next_places(replay: Replay, items: PyTree[Array]) -> tuple[Int[Array, " n"], int]:
+    count = jax.tree.leaves(items)[0].shape[0]
+    return (replay.cursor + jnp.arange(count)) % replay.capacity, count
+
+
+class Prioritised(eqx.Module):
+    """A replay whose items are drawn with probability P(i) = p_i^alpha / sum_k p_k^alpha.
+
+    The powers p^alpha stand in rows, with the sum of each row beside: drawing looks at the row sums and at one row, and
+    a change renews the sums of the rows it touches. That is cheaper than a tree here, and no rounding builds up.
+    """
+
+    replay: Replay
+    powers: Float[Array, "rows width"]
+    """p_i^alpha; 0 where there is no item."""
+    sums: Float[Array, " rows"]
+    highest: Float[Array, ""]
+    """The largest power so far, which new items get, so that each is soon seen."""
+    alpha: float = eqx.field(static=True)
+    beta: float = eqx.field(static=True)
+
+
+class Draw(NamedTuple):
+    """Items, where they stand, and their importance weights."""
+
+    items: Any
+    where: Any
+    weights: Any
+
+
+def empty_prioritised(
+    capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4
+) -> Prioritised:
+    """A prioritised replay for items like the example."""
+    width = 2 ** round(math.log2(math.sqrt(capacity)))
+    rows = math.ceil(capacity / width)
+    return Prioritised(
+        empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta
+    )
+
+
+def add_prioritised(memory: Prioritised, items: PyTree[Array]) -> Prioritised:
+    """With several items more, at the highest priority so far."""
+    where, count = _next_places(memory.replay, items)
+    renewed = eqx.tree_at(lambda m: m.replay, memory, add(memory.replay, items))
+    return _set_powers(renewed, where, jnp.broadcast_to(memory.highest, (count,)))
+
+
+def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
+    """Items by priority, one from each of `count` equal parts of the total, with weights (N P(i))^-beta / max."""
+    totals = jnp.cumsum(memory.sums)
+    total = totals[-1]
+    parts = (jnp.arange(count) + jax.random.uniform(key, (count,))) / count
+    mark = jnp.minimum(parts * total, _just_below(total))
+    row = jnp.searchsorted(totals, mark, side="right", method="compare_all")
+    within = jnp.cumsum(memory.powers[row], axis=1)
+    rest = jnp.minimum(mark - (totals[row] - memory.sums[row]), _just_below(within[:, -1]))
+    column = (within <= rest[:, None]).sum(1)
+    where = row * memory.powers.shape[1] + column
+    probability = memory.powers[row, column] / total
+    weights = (memory.replay.size * probability) ** -memory.beta
+    return Draw(jax.tree.map(lambda x: x[where], memory.replay.items), where, weights / weights.max())
+
+
+def prioritise(
+    memory: Prioritised, where: Int[Array, " n"], errors: Float[Array, " n"], *, least: float = 1e-6
+) -> Prioritised:
+    """With the priorities |error| + least of the items drawn."""
+    powers = (jnp.abs(errors) + least) ** memory.alpha
+    highest = jnp.maximum(memory.highest, powers.max())
+    return eqx.tree_at(lambda m: m.highest, _set_powers(memory, where, powers), highest)
+
+
+def _set_powers(memory: Prioritised, where: Int[Array, " n"], powers: Float[Array, " n"]) -> Prioritised:
+    row, column = jnp.divmod(where, memory.powers.shape[1])
+    table = memory.powers.at[row, column].set(powers)
+    sums = memory.sums.at[row].set(table[row].sum(1))
+    return eqx.tree_at(lambda m: (m.powers, m.sums), memory, (table, sums))
+
+
+def _just_below(x: Array) -> Array:
+    """A little less than x: a mark must fall short of the total, or it would point behind the last item."""
+    return x * (1 - 1e-6)

@@ -1,0 +1,69 @@
+"""Episodes as arrays: padded to one length, with the true length beside. One type for one episode and for many."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from kairode.envs.core import Spec
+
+
+class Trajectory(eqx.Module):
+    """An episode of `length` decisions, padded to T; many episodes have a leading axis more.
+
+    Decision k sees observation[k], takes action[k], and after interval[k] earns reward[k] and sees
+    observation[k + 1]. Behind the length, intervals and rewards are 0 and the last observation stands still.
+    """
+
+    spec: Spec = eqx.field(static=True)
+    observation: Float[Array | np.ndarray, "*batch T+1 obs"]
+    action: Int[Array | np.ndarray, "*batch T"] | Float[Array | np.ndarray, "*batch T act"]
+    interval: Float[Array | np.ndarray, "*batch T"]
+    reward: Float[Array | np.ndarray, "*batch T"]
+    length: Int[Array | np.ndarray, "*batch"]
+    terminated: Bool[Array | np.ndarray, "*batch"]
+    """Whether the process itself ended the episode."""
+    truncated: Bool[Array | np.ndarray, "*batch"]
+    """Whether the horizon or the cap on decisions did."""
+
+    @property
+    def mask(self) -> Any:
+        """Which decisions are real."""
+        return np.arange(self.interval.shape[-1]) < self.length[..., None]
+
+    @property
+    def time(self) -> Any:
+        """The time of each observation, from 0, in the environment's unit (float64)."""
+        passed = np.cumsum(decimal(np.asarray(self.interval)), axis=-1)
+        return np.concatenate([np.zeros((*passed.shape[:-1], 1)), passed], axis=-1)
+
+    @property
+    def decisions(self) -> int:
+        """How many decisions there are in all."""
+        return int(np.sum(self.length))
+
+    @property
+    def undiscounted(self) -> Any:
+        """The sum of each episode's rewards."""
+        return self.reward.sum(-1)
+
+    @property
+    def discounted(self) -> Any:
+        """The sum of rewards, each times gamma^t with t the time of its decision in ticks."""
+        ticks = self.time[..., :-1] / self.spec.tick
+        return (np.asarray(self.reward, np.float64) * self.spec.discount**ticks).sum(-1)
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def __getitem__(self, index: Any) -> "Trajectory":
+        """Some of many episodes."""
+        return jax.tree.map(lambda x: x[index], self)
+
+
+def decimal(x: np.ndarray) -> np.ndarray:
+    """Numbers in float64 as their shortest decimal says: float32's 0.2 becomes 0.2, not 0.20000000298."""
+    values, where = np.unique(x, return_inverse=True)
+    return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)
