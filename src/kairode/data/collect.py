@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 
 from kairode.data.collect_host import Progress, collect_host
 from kairode.data.policy import Memory, Policy, as_policy
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Discrete, Environment, Moment, advance, begin
 from kairode.envs.host import HostEnvironment
 from kairode.envs.lanes import most_lanes
@@ -155,9 +155,10 @@ def _collect_jax(
         return np.concatenate([np.swapaxes(array[:longest], 0, 1) for array in arrays])[:episodes]
 
     first_obs = np.concatenate([part[1] for part in parts])[:episodes]
+    observation = np.concatenate([first_obs[:, None], joined([part[2].next_obs for part in parts])], axis=1)
     return Trajectory(
         spec=spec,
-        observation=np.concatenate([first_obs[:, None], joined([part[2].next_obs for part in parts])], axis=1),
+        observation=stand_still(observation, length),
         action=joined([part[2].action for part in parts]),
         interval=joined([part[2].interval for part in parts]),
         reward=joined([part[2].reward for part in parts]),

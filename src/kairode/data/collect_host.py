@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from kairode.data.policy import Memory, Policy
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
 from kairode.envs.fleet import HostFleet, Step
 from kairode.envs.host import HostEnvironment
@@ -87,11 +87,9 @@ class Log:
     def trajectory(self) -> Trajectory:
         """Everything, cut to the longest episode."""
         longest = int(self.length.max())
-        for episode, steps in enumerate(self.length):
-            self.observation[episode, steps + 1 :] = self.observation[episode, steps]
         return Trajectory(
             spec=self.spec,
-            observation=self.observation[:, : longest + 1],
+            observation=stand_still(self.observation[:, : longest + 1], self.length),
             action=self.action[:, :longest],
             interval=self.interval[:, :longest],
             reward=self.reward[:, :longest],

@@ -1,1 +1,251 @@
-read=write=None
+"""Experience as a Parquet table, one row per decision time, checked as it is read.
+
+Columns: `episode`, `t` (float64, strictly increasing within an episode), the observations, `action` (a name or a
+whole number) or `action_NAME` for each control, `reward` (of the interval that follows), `terminated`, `truncated`.
+The last row of an episode is its last observation: it has no action and no reward, and says how the episode ended. The
+environment and all units stand in the file's metadata under "kairode"; a table without them is read all the same, and what
+they would say is taken from its columns.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kairode.data.describe import spec_from_dict, spec_from_table, spec_to_dict
+from kairode.data.files import whole
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Continuous, Discrete, Spec
+from kairode.errors import KairodeError, unknown
+
+KEY = b"kairode"
+FIXED = ("episode", "t", "reward", "terminated", "truncated")
+
+
+def write(path: str | Path, trajectory: Trajectory) -> None:
+    """Write many episodes to a file that is there whole or not at all."""
+    spec = trajectory.spec
+    length = np.asarray(trajectory.length)
+    rows = np.arange(trajectory.observation.shape[1]) <= length[:, None]
+    last = (np.arange(rows.shape[1]) == length[:, None])[rows]
+    episode = np.broadcast_to(np.arange(len(length))[:, None], rows.shape)[rows]
+
+    def at_rows(values: Any) -> np.ndarray:
+        values = np.asarray(values)
+        return np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)[rows]
+
+    columns: dict[str, Any] = {"episode": episode, "t": trajectory.time[rows]}
+    observed = np.asarray(trajectory.observation)[rows]
+    columns |= {v.name: observed[:, i] for i, v in enumerate(spec.observations)}
+    action = at_rows(trajectory.action)
+    if isinstance(spec.actions, Discrete):
+        codes = pa.array(action.astype(np.int32), mask=last)
+        columns["action"] = pa.DictionaryArray.from_arrays(codes, pa.array(spec.actions.names))
+    else:
+        for i, name in enumerate(spec.actions.names):
+            columns[f"action_{name}"] = pa.array(action[:, i], mask=last)
+    columns["reward"] = pa.array(at_rows(trajectory.reward), mask=last)
+    for end in ("terminated", "truncated"):
+        columns[end] = last & np.asarray(getattr(trajectory, end))[episode]
+    table = pa.table(columns).replace_schema_metadata({KEY: json.dumps(spec_to_dict(spec)).encode()})
+    with whole(path) as part:
+        pq.write_table(table, part, compression="zstd")
+
+
+def read(path: str | Path) -> Trajectory:
+    """Read and check episodes; the first thing wrong is named with file, row (from 0) and column."""
+    table = _open(path)
+    spec = _spec(path, table)
+    for name in (*FIXED, *(v.name for v in spec.observations), *_action_columns(spec)):
+        if name not in table.column_names:
+            raise unknown("column", name, table.column_names, where=f"of {path}: it is missing")
+    check = Check(path, table)
+    check.no_gaps([v.name for v in spec.observations] + ["episode", "t", "terminated", "truncated"])
+    episode, t = check.numbers("episode"), check.numbers("t")
+    first, last = check.episodes(episode, t)
+    ends = {name: check.flags(name, last) for name in ("terminated", "truncated")}
+    check.exactly_one_end(ends["terminated"], ends["truncated"], last)
+    observed = np.stack([check.numbers(v.name) for v in spec.observations], axis=1)
+    action = check.actions(spec, last)
+    reward = check.numbers("reward", last)
+    return _padded(spec, first, last, t, observed, action, reward, ends)
+
+
+def _open(path: str | Path) -> pa.Table:
+    path = Path(path)
+    if not path.is_file():
+        raise KairodeError(f"{path}: no such file.")
+    if path.stat().st_size == 0:
+        raise KairodeError(f"{path} is empty: 0 bytes. Write it again with `kairode collect` or kairode.write.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+        raise KairodeError(
+            f"{path} is not a whole Parquet file (cut off, damaged, or of another kind). Copy or write it again."
+        ) from error
+    if table.num_rows == 0:
+        raise KairodeError(f"{path} is empty: it has columns but no rows.")
+    return table
+
+
+def _spec(path: str | Path, table: pa.Table) -> Spec:
+    """What the file's metadata say, or else what its columns show."""
+    raw = (table.schema.metadata or {}).get(KEY)
+    if raw is None:
+        return spec_from_table(path, table)
+    try:
+        return spec_from_dict(json.loads(raw))
+    except (ValueError, KeyError, TypeError) as error:
+        raise KairodeError(f"{path}: the metadata under 'kairode' cannot be understood ({error}).") from error
+
+
+def _action_columns(spec: Spec) -> list[str]:
+    return ["action"] if isinstance(spec.actions, Discrete) else [f"action_{name}" for name in spec.actions.names]
+
+
+class Check:
+    """Columns as arrays, or an error that says where the first fault lies."""
+
+    def __init__(self, path: str | Path, table: pa.Table) -> None:
+        self.path, self.table = path, table
+
+    def fault(self, row: int, column: str, what: str) -> KairodeError:
+        """The error for one cell."""
+        return KairodeError(f"{self.path}, row {row}, column '{column}': {what}.")
+
+    def nulls(self, column: str) -> np.ndarray:
+        """Which cells are empty."""
+        return self.table[column].is_null().to_numpy()
+
+    def no_gaps(self, columns: list[str]) -> None:
+        """Refuse empty cells."""
+        for column in columns:
+            if (gaps := self.nulls(column)).any():
+                raise self.fault(int(gaps.argmax()), column, "the value is missing")
+
+    def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
+        """Finite numbers; with `last`, cells are empty exactly in the last rows and come back as 0."""
+        kind = self.table.schema.field(column).type
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+            raise KairodeError(f"{self.path}, column '{column}': numbers are needed, the column holds {kind}.")
+        if last is not None:
+            self.empty_in_last(column, last)
+        exact = pa.types.is_integer(kind)
+        filled = self.table[column].fill_null(0).to_numpy()
+        values = np.asarray(filled, np.int64 if exact else np.float64)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row = int(bad.argmax())
+            raise self.fault(row, column, f"{values[row]} is not a finite number")
+        return values
+
+    def empty_in_last(self, column: str, last: np.ndarray) -> None:
+        """Refuse an action or reward in an episode's last row, and the lack of one in any other."""
+        nulls = self.nulls(column)
+        if (nulls & ~last).any():
+            raise self.fault(int((nulls & ~last).argmax()), column, "the value is missing")
+        if (~nulls & last).any():
+            row = int((~nulls & last).argmax())
+            raise self.fault(row, column, "the last row of an episode must leave this empty, as no interval follows")
+
+    def episodes(self, episode: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows are first and last of their episode; rows of one must stand together, in order of time."""
+        changes = episode[1:] != episode[:-1]
+        first, last = np.append(True, changes), np.append(changes, True)
+        heads = np.flatnonzero(first)
+        _, seen = np.unique(episode[heads], return_index=True)
+        if len(seen) < len(heads):
+            again = int(heads[np.setdiff1d(np.arange(len(heads)), seen)[0]])
+            raise self.fault(again, "episode", f"episode {episode[again]} begins again: its rows must stand together")
+        stuck = np.append(False, (np.diff(t) <= 0) & ~changes)
+        if stuck.any():
+            row = int(stuck.argmax())
+            raise self.fault(row, "t", f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
+        lone = first & last
+        if lone.any():
+            row = int(lone.argmax())
+            raise self.fault(row, "episode", f"episode {episode[row]} has one row only: no interval, nothing to learn")
+        return first, last
+
+    def flags(self, column: str, last: np.ndarray) -> np.ndarray:
+        """Truth values, true in last rows only."""
+        kind = self.table.schema.field(column).type
+        if not pa.types.is_boolean(kind):
+            raise KairodeError(f"{self.path}, column '{column}': true or false is needed, the column holds {kind}.")
+        values = self.table[column].to_numpy()
+        if (values & ~last).any():
+            raise self.fault(int((values & ~last).argmax()), column, "true in a row that is not its episode's last")
+        return values[last]
+
+    def exactly_one_end(self, terminated: np.ndarray, truncated: np.ndarray, last: np.ndarray) -> None:
+        """Refuse an episode that says both of its end, or nothing."""
+        wrong = terminated == truncated
+        if wrong.any():
+            row = int(np.flatnonzero(last)[wrong.argmax()])
+            raise self.fault(
+                row,
+                "truncated",
+                "an episode's last row must say either terminated (the process ended) or truncated (the record did)",
+            )
+
+    def actions(self, spec: Spec, last: np.ndarray) -> np.ndarray:
+        """Indices of named actions, or controls within their bounds."""
+        if isinstance(spec.actions, Continuous):
+            columns = _action_columns(spec)
+            controls = np.stack([self.numbers(column, last) for column in columns], axis=1)
+            outside = (controls < spec.actions.low - 1e-6) | (controls > spec.actions.high + 1e-6)
+            outside &= ~last[:, None]
+            if outside.any():
+                row, i = np.argwhere(outside)[0]
+                bounds = f"[{spec.actions.low:g}, {spec.actions.high:g}]"
+                raise self.fault(int(row), columns[i], f"action {controls[row, i]:g} is outside {bounds}")
+            return controls
+        return self.named_actions(spec.actions, last)
+
+    def named_actions(self, actions: Discrete, last: np.ndarray) -> np.ndarray:
+        """Indices of actions given by name or by index."""
+        self.empty_in_last("action", last)
+        given = self.table["action"].to_pylist()
+        known: dict[Any, int] = {name: i for i, name in enumerate(actions.names)} | {i: i for i in range(actions.n)}
+        codes = np.zeros(len(given), np.int64)
+        for row in np.flatnonzero(~last):
+            code = known.get(given[row])
+            if code is None:
+                raise self.fault(int(row), "action", f"unknown action {given[row]!r}; known: {', '.join(actions.names)}")
+            codes[row] = code
+        return codes
+
+
+def _padded(
+    spec: Spec,
+    first: np.ndarray,
+    last: np.ndarray,
+    t: np.ndarray,
+    observed: np.ndarray,
+    action: np.ndarray,
+    reward: np.ndarray,
+    ends: dict[str, np.ndarray],
+) -> Trajectory:
+    """Rows as episodes of one length."""
+    heads, tails = np.flatnonzero(first), np.flatnonzero(last)
+    length = tails - heads
+    place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])
+    mask = np.arange(length.max()) < length[:, None]
+
+    def decisions(values: np.ndarray, kind: type) -> np.ndarray:
+        spread = values[place[:, :-1]]
+        return np.where(mask if spread.ndim == 2 else mask[..., None], spread, 0).astype(kind)
+
+    return Trajectory(
+        spec=spec,
+        observation=observed[place].astype(np.float32),
+        action=decisions(action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
+        interval=np.diff(t[place], axis=1).astype(np.float32),
+        reward=decisions(reward, np.float32),
+        length=length.astype(np.int32),
+        terminated=ends["terminated"],
+        truncated=ends["truncated"],
+    )

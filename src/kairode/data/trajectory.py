@@ -67,3 +67,9 @@ def decimal(x: np.ndarray) -> np.ndarray:
     """Numbers in float64 as their shortest decimal says: float32's 0.2 becomes 0.2, not 0.20000000298."""
     values, where = np.unique(x, return_inverse=True)
     return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)
+
+
+def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Observations whose padding repeats each episode's last."""
+    index = np.minimum(np.arange(observation.shape[1]), length[:, None])
+    return np.take_along_axis(observation, index[..., None], axis=1)
