@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kairode._gymnasium import register as _register
 from kairode._version import __version__
+from kairode._xla import avoid_wrong_sums as _avoid_wrong_sums
 from kairode.errors import KairodeError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "write",
 ]
 
+_avoid_wrong_sums()
 _register()
 
 

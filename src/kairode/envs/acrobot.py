@@ -95,6 +95,8 @@ class Acrobot(Environment):
     def __check_init__(self) -> None:
         if not self.substep > 0:
             raise KairodeError(f"substep of 'acrobot' must be positive, got {self.substep}.")
+        if any(abs(5 * tau - round(5 * tau)) > 1e-6 for tau in self.intervals):
+            raise KairodeError(f"intervals of 'acrobot' must be multiples of 0.2 s, got {self.intervals}.")
 
     @property
     def task(self) -> AcrobotTask:

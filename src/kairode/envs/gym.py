@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from kairode.envs.core import Discrete, Spec
-from kairode.envs.fleet import Fleet, Step, launch
+from kairode.envs.fleet import Fleet, HostFleet, Step, launch
+from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
 from kairode.envs.zoo import make
 from kairode.errors import KairodeError
@@ -70,7 +71,7 @@ class _Instances:
         self.env, self.spec, self.size = env, env.task.spec, size
         self.chosen_by_agent = isinstance(interval, str) and interval == AGENT
         schedule = None if self.chosen_by_agent else as_schedule(interval, self.spec)
-        options = {"render_mode": render_mode} if render_mode and not hasattr(env, "transition") else {}
+        options = {"render_mode": render_mode} if isinstance(env, HostEnvironment) else {}
         self.fleet: Fleet = launch(env, size, schedule, **options)
 
     def step(self, actions: Any) -> Step:
@@ -135,7 +136,7 @@ class SemiMarkovEnv(gymnasium.Env):
         from kairode.envs.render import picture
 
         fleet = self.instances.fleet
-        if hasattr(fleet, "simulations"):
+        if isinstance(fleet, HostFleet):
             return fleet.simulations[0].render()
         return picture(self.instances.env, self.history)
 

@@ -64,10 +64,10 @@ class HIVTask(Task):
     markers: tuple[str, ...]
     """The markers observed, in order."""
 
-    def marker(self, name: str, obs: Obs) -> Float[Array, ""]:
+    def marker(self, name: str, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
         """An observed marker in its own unit, per ml."""
         i = MARKERS.index(name)
-        return 10.0 ** (obs[self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])
+        return 10.0 ** (obs[..., self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])
 
     def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
         """R = -0.1 V' - 20000 e1^2 - 2000 e2^2 + 1000 E'."""

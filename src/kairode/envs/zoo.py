@@ -1,6 +1,10 @@
 """The environments by name. A new one is a file beside this, a line here, and a line of `kairode._gymnasium`."""
 
+import ast
 import dataclasses
+import inspect
+import itertools
+import textwrap
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -46,12 +50,32 @@ def make(name: str, *, setting: Setting = "ours", **fields: Any) -> Any:
     for field in fields:
         if field not in known:
             raise unknown("field", field, known, where=f"of the environment '{name}'")
-    env = constructor(**{**(PAPER.get(name, {}) if setting == "paper" else {}), **fields})
     try:
+        env = constructor(**{**(PAPER.get(name, {}) if setting == "paper" else {}), **fields})
         env.task  # noqa: B018  a field that the task refuses is refused here
     except TypeError as error:
-        raise KairodeError(f"a field of '{name}' has the wrong type: {error}.") from error
+        given = ", ".join(f"{field}={value!r}" for field, value in fields.items())
+        raise KairodeError(f"a field of '{name}' is of the wrong kind ({given}): {error}.") from error
     return env
+
+
+def describe(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
+    """What an environment is, in a sentence, and its fields: name, default, meaning."""
+    if name not in ENVIRONMENTS:
+        raise unknown("environment", name, ENVIRONMENTS)
+    env, kind = make(name), _class(ENVIRONMENTS[name])
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    meanings = {
+        before.target.id: inspect.cleandoc(after.value.value)
+        for before, after in itertools.pairwise(body.body)
+        if isinstance(before, ast.AnnAssign)
+        and isinstance(before.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
+    return (kind.__doc__ or "").strip(), [(field, getattr(env, field), text) for field, text in meanings.items()]
 
 
 def _class(constructor: Callable[..., Environment | HostEnvironment]) -> Any:

@@ -1,0 +1,19 @@
+"""Keep XLA from computing wrong sums on the CPU.
+
+In JAX 0.10 a dot product fused with the sum that follows it gives wrong numbers beyond 32,768 rows (jax-ml/jax issue
+39103; 0.10.1, too, has it in a narrower form). The fault is in the library that XLA hands such fusions to, so hand it
+none: dot products stay as fast as they were. JAX 0.11 computes right and is left alone. It must be said before JAX starts
+its CPU backend, and `tests/test_jax.py` holds it.
+"""
+
+import importlib.metadata
+import os
+
+FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+def avoid_wrong_sums() -> None:
+    """Set the flag where the installed JAX needs it, unless the user has set it already."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if FLAG not in flags and importlib.metadata.version("jaxlib").startswith("0.10."):
+        os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=-reduce".strip()

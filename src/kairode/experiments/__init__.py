@@ -1,0 +1,1 @@
+"""Runs as data: a frozen config and a seed go in, a record comes out."""

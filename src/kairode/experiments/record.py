@@ -1,0 +1,85 @@
+"""What a run did and what came out, as small JSON: config, seed, commit, machine, versions, figures."""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import kairode
+from kairode.data.files import whole
+
+PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
+
+
+def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, seconds: float) -> dict[str, Any]:
+    """Everything needed to make the figures again."""
+    settings = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
+    return {
+        "kind": kind,
+        "command": command,
+        "config": settings,
+        "seed": settings.get("seed"),
+        "figures": figures,
+        "seconds": round(seconds, 2),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def save(path: str | Path, content: dict[str, Any]) -> None:
+    """Write JSON, whole or not at all."""
+    with whole(path) as part:
+        part.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def commit() -> str | None:
+    """The commit the code stands at, with a plus where files differ from it; None outside a repository."""
+    home = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=home, capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=home, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores, device and system."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "device": device.device_kind if device.platform != "cpu" else "cpu",
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def processor() -> str:
+    """The processor's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def versions() -> dict[str, str]:
+    """Python, this package and those that compute."""
+    found = {"python": platform.python_version(), "kairode": kairode.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,1 @@
+"""What came out: records to tables, figures and pages. Nothing here trains."""

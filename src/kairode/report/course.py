@@ -1,0 +1,99 @@
+"""The course of one episode: what happened between decisions, where the decisions were, what was done."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kairode.data import Trajectory
+from kairode.data.files import whole
+from kairode.envs import HIV, Discrete, Environment, HostEnvironment
+
+POINTS = 12
+"""Moments drawn within an interval."""
+LINE, DECISION = "#2b6cb0", "#c53030"
+
+
+def replay(env: Environment, episode: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
+    """Times and observations between decisions, by running the true dynamics again (of a deterministic environment)."""
+    steps = int(episode.length)
+    parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
+    start = env.reset(key=jax.random.key(0))
+
+    @eqx.filter_jit
+    def run(actions: Array, intervals: Array) -> Array:
+        def hold(state: Any, decision: tuple[Array, Array]) -> tuple[Any, Array]:
+            action, tau = decision
+            at = partial(env.transition, state, action, key=jax.random.key(0))
+            states = jax.vmap(at)(parts * tau)
+            return jax.tree.map(lambda x: x[-1], states), jax.vmap(env.observe)(states)
+
+        return jax.lax.scan(hold, start, (actions, intervals))[1]
+
+    seen = run(jnp.asarray(episode.action[:steps]), jnp.asarray(episode.interval[:steps]))
+    time = episode.time[:steps, None] + np.asarray(parts) * np.asarray(episode.interval)[:steps, None]
+    first = np.asarray(episode.observation[:1])
+    return np.append(0.0, time.ravel()), np.concatenate([first, np.asarray(seen).reshape(-1, first.shape[1])])
+
+
+def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: str | Path, title: str) -> None:
+    """A figure of one episode: a panel for each observed variable, a strip of actions, decisions as dots."""
+    spec, steps = episode.spec, int(episode.length)
+    decisions = episode.time[: steps + 1]
+    at_decisions = np.asarray(episode.observation)[: steps + 1]
+    time, between = replay(env, episode) if isinstance(env, HIV) else (decisions, at_decisions)
+    count = len(spec.observations)
+    figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
+    heights = [1.0] * count + [0.45]
+    panels = figure.subplots(count + 1, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for i, (axes, variable) in enumerate(zip(panels, spec.observations, strict=False)):
+        line, dots, unit = between[:, i], at_decisions[:, i], variable.unit
+        if isinstance(env, HIV):
+            line, dots = (np.asarray(env.task.marker(variable.name, x)) for x in (between, at_decisions))
+            unit = "per ml"
+            axes.set_yscale("log")
+        axes.plot(time, line, color=LINE, lw=1.1, zorder=1)
+        axes.plot(decisions, dots, "o", color=DECISION, ms=2.6, zorder=2)
+        axes.set_ylabel(f"{variable.name}\n{unit}", fontsize=8)
+        axes.tick_params(which="both", labelsize=7)
+    draw_actions(panels[-1], episode)
+    panels[-1].set_xlabel(f"time, {spec.time_unit}s")
+    panels[0].set_title(title, fontsize=11, loc="left")
+    panels[0].plot([], [], "o", color=DECISION, ms=3, label="decision")
+    panels[0].legend(loc="upper right", fontsize=7, frameon=False)
+    figure.align_ylabels()
+    with whole(path) as part, rc_context({"svg.fonttype": "none", "svg.hashsalt": "kairode"}):
+        metadata = {"Date": None} if Path(path).suffix == ".svg" else None
+        figure.savefig(part, format=Path(path).suffix.lstrip(".") or "svg", metadata=metadata)
+
+
+def draw_actions(axes: Axes, episode: Trajectory) -> None:
+    """A strip of what was done when, decision times as ticks above."""
+    spec, steps = episode.spec, int(episode.length)
+    starts, widths = episode.time[:steps], np.asarray(episode.interval)[:steps]
+    actions = np.asarray(episode.action)[:steps]
+    if isinstance(spec.actions, Discrete):
+        colours = colormaps["viridis"](np.linspace(0.95, 0.1, spec.actions.n))
+        for i, name in enumerate(spec.actions.names):
+            held = actions == i
+            spans = list(zip(starts[held], widths[held], strict=True))
+            axes.broken_barh(spans, (0, 1), color=colours[i], label=name, lw=0)
+        columns = min(spec.actions.n, 8)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.75), ncols=columns, fontsize=7, frameon=False)
+        axes.set_ylim(0, 1.35)
+    else:
+        axes.step(starts, actions, where="post", lw=0.7)
+        axes.set_ylim(spec.actions.low, spec.actions.high * 1.7)
+    top = axes.get_ylim()[1]
+    axes.plot(starts, np.full(steps, top * 0.9), "|", color=DECISION, ms=4, mew=0.5)
+    axes.set_yticks([])
+    axes.set_ylabel("action", fontsize=8)
+    axes.set_xlim(0, float(episode.time[steps]))
