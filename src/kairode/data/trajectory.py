@@ -18,7 +18,7 @@ class Trajectory(eqx.Module):
     """
 
     spec: Spec = eqx.field(static=True)
-    observation: Float[Array | np.ndarray, "*batch T+1 obs"]
+    observation: Float[Array | np.ndarray, "*batch moments obs"]
     action: Int[Array | np.ndarray, "*batch T"] | Float[Array | np.ndarray, "*batch T act"]
     interval: Float[Array | np.ndarray, "*batch T"]
     reward: Float[Array | np.ndarray, "*batch T"]

@@ -1,0 +1,46 @@
+"""A module imports only from its own layer and those before it in the way data flows (docs/architecture.md)."""
+
+import ast
+from pathlib import Path
+
+import kairode
+
+ROOT = Path(kairode.__file__).parent
+LAYERS = ["envs", "data", "models", "training", "agents", "planning", "experiments", "report", "cli"]
+GROUND = {"errors", "_version", "_gymnasium", "_xla"}
+"""What every layer may import: it imports nothing of ours but itself."""
+
+
+def imported(path: Path) -> set[str]:
+    """The layers a module imports, at its top or inside its functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("kairode.")}
+    return found
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def test_imports_follow_the_layers() -> None:
+    wrong = []
+    for path in sorted(ROOT.rglob("*.py")):
+        layer = layer_of(path)
+        if layer == "__init__":
+            continue
+        allowed = GROUND | set(LAYERS[: LAYERS.index(layer) + 1] if layer in LAYERS else [])
+        wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in imported(path) & set(LAYERS) - allowed]
+    assert not wrong
+
+
+def test_every_layer_exists_and_no_other() -> None:
+    present = {layer_of(path) for path in ROOT.rglob("*.py")} - GROUND - {"__init__"}
+    assert present == set(LAYERS)
