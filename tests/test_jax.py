@@ -1,4 +1,4 @@
-"""Why JAX 0.10.2 is excluded, and that what we run computes right: compiled and uncompiled sums agree at 40,000 rows."""
+"""Why JAX 0.10.2 is excluded, and that what we run computes right at 40,000 rows."""
 
 import importlib.metadata
 import os
@@ -21,7 +21,7 @@ np.testing.assert_allclose(compiled, ((rows @ matrix.T) ** 2).sum(1), rtol=1e-3,
 
 
 def test_jax_alone_computes_right() -> None:
-    # Plain JAX without any of our settings. Under 0.10.2 this fails: 18 % of the rows are off, some by all of their value.
+    # Plain JAX without any of our settings. Under 0.10.2 this fails: 18 % of the rows are wrong.
     env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 import kairode
 
 ROOT = Path(kairode.__file__).parent
-LAYERS = ["envs", "data", "models", "training", "agents", "planning", "experiments", "report", "cli"]
+LAYERS = ["envs", "data", "models", "training", "agents", "planning", "experiments", "report", "cli", "__main__"]
 GROUND = {"errors", "_version", "_gymnasium", "_xla"}
 """What every layer may import: it imports nothing of ours but itself."""
 

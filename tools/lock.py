@@ -9,7 +9,9 @@ import subprocess
 import sys
 
 NEWER = {"jax": "0.11.2", "jaxlib": "0.11.2"}
-HEADER = "# Every version that `make run` and `make test` install. Made by `make lock`; the ranges are in pyproject.toml.\n"
+HEADER = (
+    "# Every version that `make run` and `make test` install. Made by `make lock`; the ranges are in pyproject.toml.\n"
+)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def envs(name: Positional[str | None] = None) -> None:
     from rich.table import Table
 
     from kairode._gymnasium import IDS
-    from kairode.envs import ENVIRONMENTS, Discrete, make
+    from kairode.envs import Discrete, make
     from kairode.envs.zoo import describe
 
     console = Console()
@@ -91,9 +91,7 @@ def collect(
 
     environment = kairode.make(env, setting=setting, **_fields(set))
     with _progress(f"collecting {env}", episodes, quiet) as advance:
-        trajectory = kairode.collect(
-            environment, episodes=episodes, seed=seed, schedule=schedule, progress=advance
-        )
+        trajectory = kairode.collect(environment, episodes=episodes, seed=seed, schedule=schedule, progress=advance)
     kairode.write(out, trajectory)
     if not quiet:
         print(f"{episodes:,} episodes, {trajectory.decisions:,} decisions of '{env}' are in {out}.")
@@ -147,12 +145,13 @@ def run(
     print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
 
 
-def bench(name: Positional[str] = "envs", json: bool = False) -> None:
+def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
     Args:
         name: what to measure: envs.
         json: print figures as JSON, nothing else.
+        save: write the record to this file.
     """
     folder = Path(__file__).parents[2] / "benchmarks"
     known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
@@ -162,7 +161,8 @@ def bench(name: Positional[str] = "envs", json: bool = False) -> None:
         from kairode.errors import unknown
 
         raise unknown("benchmark", name, known)
-    sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *(["--json"] if json else [])]).returncode)
+    options = [*(["--json"] if json else []), *(["--save", str(save)] if save else [])]
+    sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options]).returncode)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"run": run, "envs": envs, "collect": collect, "bench": bench}

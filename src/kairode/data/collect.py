@@ -23,7 +23,6 @@ from kairode.envs.schedule import Schedule, as_schedule, due
 from kairode.errors import KairodeError
 
 
-
 def collect(
     env: Environment | HostEnvironment,
     policy: Policy | Callable[..., Any] | None = None,
@@ -50,8 +49,10 @@ def collect(
     spec = env.task.spec
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     tell = progress or (lambda ended: None)
-    gather = collect_host if isinstance(env, HostEnvironment) else _collect_jax
-    trajectory = gather(env, chooser, timing, episodes, seed, tell)
+    if isinstance(env, HostEnvironment):
+        trajectory = collect_host(env, chooser, timing, episodes, seed, tell)
+    else:
+        trajectory = _collect_jax(env, chooser, timing, episodes, seed, tell)
     _check(trajectory)
     return trajectory
 
@@ -181,7 +182,10 @@ def _check(trajectory: Trajectory) -> None:
         allowed = f"numbers within [{low:g}, {high:g}]"
     for bad, what in (
         (wrong, f"the policy chose an action outside those of '{spec.name}' ({allowed})"),
-        (~np.isfinite(trajectory.observation[:, 1:]).all(-1), f"'{spec.name}' showed a value that is no number"),
+        (
+            ~np.isfinite(trajectory.observation[:, 1:]).all(-1),
+            f"'{spec.name}' showed a value that is no number",
+        ),
     ):
         if (bad & mask).any():
             episode, k = np.argwhere(bad & mask)[0]

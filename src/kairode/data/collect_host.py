@@ -20,7 +20,7 @@ INSTANCES = 16
 """The most simulations stepped side by side."""
 
 Progress = Callable[[int], None]
-KeyData = UInt32[Array | np.ndarray, "2"]
+KeyData = UInt32[Array, "2"]
 
 
 def collect_host(
@@ -70,7 +70,8 @@ class Log:
         discrete = isinstance(spec.actions, Discrete)
         self.observation = np.zeros((episodes, limit + 1, len(spec.observations)), np.float32)
         self.action = np.zeros(
-            (episodes, limit) if discrete else (episodes, limit, spec.actions.n), np.int32 if discrete else np.float32
+            (episodes, limit) if discrete else (episodes, limit, spec.actions.n),
+            np.int32 if discrete else np.float32,
         )
         self.interval, self.reward = np.zeros((2, episodes, limit), np.float32)
         self.length = np.zeros(episodes, np.int32)

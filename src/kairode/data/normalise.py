@@ -31,7 +31,7 @@ def update(
     weight = jnp.ones(observations.shape[0]) if mask is None else mask.astype(observations.dtype)
     new = weight.sum()
     mean = (weight[:, None] * observations).sum(0) / jnp.maximum(new, 1.0)
-    squares = (weight[:, None] * (observations - mean) ** 2).sum(0)
+    squares = (weight[:, None] * (observations - mean[None]) ** 2).sum(0)
     count = statistics.count + new
     share = new / jnp.maximum(count, 1.0)
     shift = mean - statistics.mean

@@ -7,12 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Key
 
 from kairode.envs.core import Action, Continuous, Discrete, Obs, Spec, Tau
 from kairode.errors import KairodeError
 
-Memory = PyTree[Array]
+Memory = Any
+"""Any pytree of arrays."""
 
 
 class Policy(eqx.Module):

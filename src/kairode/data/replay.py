@@ -81,15 +81,11 @@ class Draw(NamedTuple):
     weights: Any
 
 
-def empty_prioritised(
-    capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4
-) -> Prioritised:
+def empty_prioritised(capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4) -> Prioritised:
     """A prioritised replay for items like the example."""
     width = 2 ** round(math.log2(math.sqrt(capacity)))
     rows = math.ceil(capacity / width)
-    return Prioritised(
-        empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta
-    )
+    return Prioritised(empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta)
 
 
 def add_prioritised(memory: Prioritised, items: PyTree[Array]) -> Prioritised:

@@ -3,8 +3,8 @@
 Columns: `episode`, `t` (float64, strictly increasing within an episode), the observations, `action` (a name or a
 whole number) or `action_NAME` for each control, `reward` (of the interval that follows), `terminated`, `truncated`.
 The last row of an episode is its last observation: it has no action and no reward, and says how the episode ended. The
-environment and all units stand in the file's metadata under "kairode"; a table without them is read all the same, and what
-they would say is taken from its columns.
+environment and all units stand in the file's metadata under "kairode"; a table without them is read all the same, and
+what they would say is taken from its columns.
 """
 
 import json
@@ -214,7 +214,9 @@ class Check:
         for row in np.flatnonzero(~last):
             code = known.get(given[row])
             if code is None:
-                raise self.fault(int(row), "action", f"unknown action {given[row]!r}; known: {', '.join(actions.names)}")
+                raise self.fault(
+                    int(row), "action", f"unknown action {given[row]!r}; known: {', '.join(actions.names)}"
+                )
             codes[row] = code
         return codes
 

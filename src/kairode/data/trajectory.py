@@ -47,7 +47,7 @@ class Trajectory(eqx.Module):
     @property
     def undiscounted(self) -> Any:
         """The sum of each episode's rewards."""
-        return self.reward.sum(-1)
+        return np.asarray(self.reward, np.float64).sum(-1)
 
     @property
     def discounted(self) -> Any:

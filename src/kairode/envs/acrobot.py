@@ -35,20 +35,18 @@ Motion = tuple[Array, Array, Array, Array]
 def field(motion: Motion, torque: Float[Array, ""]) -> Motion:
     """The equations of motion, book version, both links alike."""
     theta1, theta2, dtheta1, dtheta2 = motion
-    m, l, lc, i, g = MASS, LENGTH, CENTRE, INERTIA, GRAVITY
+    m, length, lc, i, g = MASS, LENGTH, CENTRE, INERTIA, GRAVITY
     sin2, cos2 = jnp.sin(theta2), jnp.cos(theta2)
-    d1 = m * lc**2 + m * (l**2 + lc**2 + 2 * l * lc * cos2) + 2 * i
-    d2 = m * (lc**2 + l * lc * cos2) + i
+    d1 = m * lc**2 + m * (length**2 + lc**2 + 2 * length * lc * cos2) + 2 * i
+    d2 = m * (lc**2 + length * lc * cos2) + i
     phi2 = m * lc * g * jnp.sin(theta1 + theta2)
     phi1 = (
-        -m * l * lc * dtheta2**2 * sin2
-        - 2 * m * l * lc * dtheta2 * dtheta1 * sin2
-        + (m * lc + m * l) * g * jnp.sin(theta1)
+        -m * length * lc * dtheta2**2 * sin2
+        - 2 * m * length * lc * dtheta2 * dtheta1 * sin2
+        + (m * lc + m * length) * g * jnp.sin(theta1)
         + phi2
     )
-    ddtheta2 = (torque + d2 / d1 * phi1 - m * l * lc * dtheta1**2 * sin2 - phi2) / (
-        m * lc**2 + i - d2**2 / d1
-    )
+    ddtheta2 = (torque + d2 / d1 * phi1 - m * length * lc * dtheta1**2 * sin2 - phi2) / (m * lc**2 + i - d2**2 / d1)
     ddtheta1 = -(d2 * ddtheta2 + phi1) / d1
     return dtheta1, dtheta2, ddtheta1, ddtheta2
 

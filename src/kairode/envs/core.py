@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.errors import KairodeError
 
 Obs = Float[Array, " obs"]
 Action = Int[Array, ""] | Float[Array, " act"]
 Tau = Float[Array, ""]
-State = PyTree[Array]
+State = Any
+"""Any pytree of arrays."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,10 @@ class Task(eqx.Module):
 class Environment(eqx.Module):
     """A semi-Markov decision process in pure JAX: a task and its dynamics."""
 
-    task: eqx.AbstractVar[Task]
+    @property
+    @abc.abstractmethod
+    def task(self) -> Task:
+        """Reward, terminal and sizes."""
 
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
@@ -192,6 +196,6 @@ def advance(
 
 
 def over(spec: Spec, time: Any, count: Any) -> Any:
-    """Whether the horizon or the cap on decisions is reached (a thousandth of a tick is taken as rounding)."""
-    late = time >= spec.horizon - 1e-3 * spec.tick
+    """Whether the horizon or the cap on decisions is reached (a hundredth of a tick is taken as rounding)."""
+    late = time >= spec.horizon - 1e-2 * spec.tick
     return late if spec.max_decisions is None else late | (count >= spec.max_decisions)

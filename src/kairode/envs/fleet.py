@@ -122,6 +122,7 @@ class JaxFleet(Fleet):
     def __init__(self, env: Environment, size: int, schedule: Schedule | None = None) -> None:
         self.env, self.task, self.size = env, env.task, size
         self.keys = Keys(size)
+        self.time = np.zeros(size)
         self.moments: Moment | None = None
         try:
             self.calls = _compiled_once(env, schedule or Own())
@@ -135,6 +136,7 @@ class JaxFleet(Fleet):
             self.moments = self.calls.begin(self.keys.data)
         else:
             self.moments = self.calls.restart(chosen, self.keys.data, self.moments)
+        self.time = np.where(chosen, 0.0, self.time)
         return np.array(self.moments.obs)
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
@@ -143,11 +145,11 @@ class JaxFleet(Fleet):
         if taus is None:
             self.moments, out = self.calls.hold(self.moments, actions, self.keys.data)
         else:
-            self.moments, out = self.calls.advance(
-                self.moments, actions, np.asarray(taus, np.float32), self.keys.data
-            )
-        shown = (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau, self.moments.time)
-        return Step(*map(np.array, shown))
+            self.moments, out = self.calls.advance(self.moments, actions, np.asarray(taus, np.float32), self.keys.data)
+        obs, *rest = map(np.array, (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau))
+        self.time = self.time + rest[-1].astype(np.float64)  # in float64: 500 intervals of 0.2 s make 100 s
+        reward, terminated, truncated, tau = rest
+        return Step(obs, reward, terminated, truncated, tau, self.time)
 
     def states(self) -> Any:
         """The states as NumPy arrays."""
@@ -155,9 +157,7 @@ class JaxFleet(Fleet):
 
 
 @eqx.filter_jit
-def _schedule_intervals(
-    schedule: Schedule, proposed: jax.Array, obs: jax.Array, actions: jax.Array, count: jax.Array, data: jax.Array
-) -> jax.Array:
+def _schedule_intervals(schedule: Schedule, proposed: Any, obs: Any, actions: Any, count: Any, data: Any) -> jax.Array:
     def one(proposed: Tau, obs: Obs, action: Action, count: jax.Array, data: jax.Array) -> Tau:
         key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
         return schedule.interval(proposed, obs, action, count, key=key)
@@ -169,13 +169,20 @@ class HostFleet(Fleet):
     """Running simulations of a host environment, stepped side by side in threads (the physics lets go of the GIL)."""
 
     def __init__(
-        self, env: HostEnvironment, size: int, schedule: Schedule | None = None, threads: int | None = None, **options: Any
+        self,
+        env: HostEnvironment,
+        size: int,
+        schedule: Schedule | None = None,
+        threads: int | None = None,
+        **options: Any,
     ) -> None:
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.simulations = [env.open(**options) for _ in range(size)]
         # Looked up once: an Equinox module builds a bound method anew at each look, which takes as long as physics.
-        self.spec, self.reward, self.terminal = self.task.spec, self.task.reward, self.task.terminal
+        self.spec = self.task.spec
+        self.reward: Callable[..., Any] = self.task.reward
+        self.terminal: Callable[..., Any] = self.task.terminal
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
         self.keys = Keys(size)
@@ -194,18 +201,19 @@ class HostFleet(Fleet):
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
         """Each thread moves its share of the instances; the rewards are the task's, in float64."""
-        actions = np.asarray(actions, np.float64)
-        if taus is None:
-            taus = self.intervals(actions)
+        actions = np.asarray(actions)
+        if np.issubdtype(actions.dtype, np.floating):
+            actions = actions.astype(np.float64)
+        held = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
         def move(i: int) -> None:
-            self.obs[i] = self.simulations[i].transition(actions[i], float(taus[i]))
+            self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
 
         self.each(move)
-        self.time += taus
+        self.time += held
         self.count += 1
-        reward = np.asarray(self.reward(before, actions, self.obs, taus))
+        reward = np.asarray(self.reward(before, actions, self.obs, held))
         terminated = np.asarray(self.terminal(self.obs))
         truncated = over(self.spec, self.time, self.count) & ~terminated
         return Step(
@@ -213,7 +221,7 @@ class HostFleet(Fleet):
             reward.astype(np.float32),
             terminated,
             truncated,
-            taus.astype(np.float32),
+            held.astype(np.float32),
             self.time.copy(),
         )
 
@@ -222,8 +230,8 @@ class HostFleet(Fleet):
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
         if isinstance(self.schedule, Own):
             return proposed
-        asked = (proposed.astype(np.float32), self.obs.astype(np.float32), actions.astype(np.float32), self.count)
-        return np.asarray(_schedule_intervals(self.schedule, *asked, self.keys.data), np.float64)
+        asked = (proposed.astype(np.float32), self.obs.astype(np.float32), actions, self.count, self.keys.data)
+        return np.asarray(_schedule_intervals(self.schedule, *asked), np.float64)
 
     def each(self, move: Callable[[int], None]) -> None:
         """Apply to every instance, side by side."""

@@ -57,7 +57,9 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
                 raise KairodeError(f"action {value} is outside the actions of '{spec.name}': {known}.")
         return values.astype(np.int32)
     if values.shape != (size, kind.n):
-        raise KairodeError(f"an action of '{spec.name}' has {kind.n} numbers ({', '.join(kind.names)}), got {actions!r}.")
+        raise KairodeError(
+            f"an action of '{spec.name}' has {kind.n} numbers ({', '.join(kind.names)}), got {actions!r}."
+        )
     if not np.all((values >= kind.low) & (values <= kind.high)):
         raise KairodeError(f"an action of '{spec.name}' lies within [{kind.low:g}, {kind.high:g}], got {actions!r}.")
     return values.astype(np.float32)
@@ -82,7 +84,10 @@ class _Instances:
                 raise KairodeError(
                     f"'{self.spec.name}' was made with interval='agent': give {{'action': ..., 'interval': ...}}."
                 )
-            actions, taus = actions["action"], np.reshape(np.asarray(actions["interval"], np.float64), self.size)
+            actions, taus = (
+                actions["action"],
+                np.reshape(np.asarray(actions["interval"], np.float64), self.size),
+            )
             check_intervals(taus, self.spec)
         return self.fleet.step(check_action(self.spec, actions, self.size), taus)
 
@@ -101,7 +106,11 @@ class SemiMarkovEnv(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012  Gymnasium's way
 
     def __init__(
-        self, name: str, interval: str | float | Sequence[float] = "own", render_mode: str | None = None, **fields: Any
+        self,
+        name: str,
+        interval: str | float | Sequence[float] = "own",
+        render_mode: str | None = None,
+        **fields: Any,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise KairodeError(f"render_mode of '{name}' is None or 'rgb_array', got {render_mode!r}.")
@@ -173,7 +182,11 @@ class SemiMarkovVectorEnv(VectorEnv):
         """Start all episodes; from one seed the instances take that, the next, and so on."""
         if seed is None or isinstance(seed, int):
             super().reset(seed=seed)
-        seeds = [None if seed is None else seed + i for i in range(self.num_envs)] if not isinstance(seed, Sequence) else seed
+        seeds = (
+            [None if seed is None else seed + i for i in range(self.num_envs)]
+            if not isinstance(seed, Sequence)
+            else seed
+        )
         obs = self.instances.fleet.reset(seeds)
         self.ended[:] = False
         zero = np.zeros(self.num_envs)
@@ -184,7 +197,13 @@ class SemiMarkovVectorEnv(VectorEnv):
         step = self.instances.step(actions)
         if not self.ended.any():
             self.ended = step.terminated | step.truncated
-            return step.obs, step.reward.astype(np.float64), step.terminated, step.truncated, _info(step.tau, step.time)
+            return (
+                step.obs,
+                step.reward.astype(np.float64),
+                step.terminated,
+                step.truncated,
+                _info(step.tau, step.time),
+            )
         fresh = self.ended
         which = np.flatnonzero(fresh).tolist()
         obs = self.instances.fleet.reset([None] * len(which), which)
@@ -205,5 +224,5 @@ def _info(tau: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
 
 def _plain(value: Any) -> Any:
     """A float32 time as the decimal number it stands for: 0.2, not 0.20000000298."""
-    rounded = np.round(np.asarray(value, np.float64), 4)
+    rounded = np.round(np.asarray(value, np.float64), 5)
     return float(rounded) if rounded.ndim == 0 else rounded

@@ -5,9 +5,11 @@ control approaches", with its parameters; reward and intervals are the paper's.
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
@@ -64,7 +66,7 @@ class HIVTask(Task):
     markers: tuple[str, ...]
     """The markers observed, in order."""
 
-    def marker(self, name: str, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
+    def marker(self, name: str, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
         """An observed marker in its own unit, per ml."""
         i = MARKERS.index(name)
         return 10.0 ** (obs[..., self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])

@@ -1,12 +1,14 @@
 """Runge-Kutta over a given time, for the simulators."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-Vector = PyTree[Float[Array, "..."]]
+Vector = Any
+"""Any pytree of floats."""
 
 
 def rk4_step(field: Callable[[Vector], Vector], y: Vector, h: Float[Array, ""]) -> Vector:

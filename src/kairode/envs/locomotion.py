@@ -9,7 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,17 @@ ROBOTS = {
     "half-cheetah": Robot(
         "HalfCheetah-v5",
         ("back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot"),
-        ("x", "z", "angle", "back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot"),
+        (
+            "x",
+            "z",
+            "angle",
+            "back thigh",
+            "back shin",
+            "back foot",
+            "front thigh",
+            "front shin",
+            "front foot",
+        ),
         hidden=1,
         frame=0.01,
         control_cost=0.1,
@@ -85,13 +95,13 @@ class LocomotionTask(Task):
 class Locomotion(HostEnvironment):
     """A robot to be moved forward; intervals and times are counted in physics frames."""
 
-    name: Literal["swimmer", "hopper", "half-cheetah"]
+    name: str
     intervals: tuple[int, int] | None = None
     """Fewest and most frames an action is held, c and d; None takes 1 to 7 (half-cheetah: 1 to 9)."""
-    timing: Literal["all", "angular"] = "all"
-    """Velocities whose norm sets the interval: all of qvel (published run), or the angular ones alone."""
-    reward_time: Literal["seconds", "frames"] = "seconds"
-    """Unit of time of the forward velocity: seconds as in Gymnasium, or frames as the paper's formula reads."""
+    timing: str = "all"
+    """Velocities whose norm sets the interval: "all" of qvel (published run), or the "angular" ones alone."""
+    reward_time: str = "seconds"
+    """Unit of time of the forward velocity: "seconds" as in Gymnasium, or "frames" as the paper's formula reads."""
     horizon: float = math.inf
     """Frames after which an episode is truncated."""
     max_decisions: int | None = 1000
@@ -120,9 +130,7 @@ class Locomotion(HostEnvironment):
         robot = self.robot
         angles = [name not in ("x", "y", "z") for name in robot.joints]
         positions = [Variable(n, "rad" if a else "m") for n, a in zip(robot.joints, angles, strict=True)]
-        velocities = [
-            Variable(f"d{n}", "rad/s" if a else "m/s") for n, a in zip(robot.joints, angles, strict=True)
-        ]
+        velocities = [Variable(f"d{n}", "rad/s" if a else "m/s") for n, a in zip(robot.joints, angles, strict=True)]
         spec = Spec(
             name=self.name,
             observations=(*positions[robot.hidden :], *velocities, positions[0]),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def draw_gridworld(figure: Figure, env: gridworld.WindyGridworld, history: Histo
     for band, shade in ((gridworld.WEAK_BAND, 0.12), (gridworld.STRONG_BAND, 0.22)):
         axes.axvspan(*band, color="#3182ce", alpha=shade, lw=0)
     for y in np.arange(-2, 3.51, 1.0):
-        push = float(gridworld.wind(np.float32(y)))
+        push = float(gridworld.wind(jnp.asarray(y, jnp.float32)))
         for x in (-2.6, 0.0, 2.6):
             tip = {"arrowstyle": "->", "color": "#3182ce", "alpha": 0.6}
             axes.annotate("", (y, x + 8 * push), (y, x), arrowprops=tip)

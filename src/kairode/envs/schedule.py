@@ -22,9 +22,7 @@ class Schedule(eqx.Module):
         """A lower bound on its intervals: it bounds the number of decisions in an episode."""
 
     @abc.abstractmethod
-    def interval(
-        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
-    ) -> Tau:
+    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """The interval, given the one the environment's own rule proposes and the decisions taken so far."""
 
 
@@ -35,9 +33,7 @@ class Own(Schedule):
         """The lower end of the environment's range."""
         return spec.intervals.low
 
-    def interval(
-        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
-    ) -> Tau:
+    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """What the environment proposes."""
         return proposed
 
@@ -55,9 +51,7 @@ class Fixed(Schedule):
         """The interval itself."""
         return float(self.tau)
 
-    def interval(
-        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
-    ) -> Tau:
+    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """The fixed interval, whatever is proposed."""
         return jnp.asarray(self.tau, proposed.dtype)
 
@@ -74,9 +68,7 @@ class Given(Schedule):
         """The shortest of them."""
         return min(self.taus)
 
-    def interval(
-        self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]
-    ) -> Tau:
+    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """The one whose turn it is."""
         return jnp.asarray(self.taus, proposed.dtype)[count % len(self.taus)]
 
@@ -111,14 +103,10 @@ def check_intervals(taus: object, spec: Spec | None = None) -> None:
         if not 0 < value < math.inf:
             raise KairodeError(f"an interval{where} must be a positive, finite time, got {value:g}.")
         if spec and not spec.intervals.divisible and value != round(value):
-            raise KairodeError(
-                f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}."
-            )
+            raise KairodeError(f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}.")
 
 
-def due(
-    env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]
-) -> Tau:
+def due(env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]) -> Tau:
     """The time until the next decision, as the schedule says."""
     own_key, schedule_key = jax.random.split(key)
     proposed = env.interval(moment.state, action, key=own_key)

@@ -7,7 +7,7 @@ import itertools
 import textwrap
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from kairode.envs.acrobot import Acrobot
 from kairode.envs.core import Environment
@@ -16,8 +16,6 @@ from kairode.envs.hiv import HIV
 from kairode.envs.host import HostEnvironment
 from kairode.envs.locomotion import Locomotion
 from kairode.errors import KairodeError, unknown
-
-Setting = Literal["ours", "paper"]
 
 ENVIRONMENTS: dict[str, Callable[..., Environment | HostEnvironment]] = {
     "gridworld": WindyGridworld,
@@ -36,7 +34,7 @@ PAPER: dict[str, dict[str, Any]] = {
 """Where the runs behind the paper's numbers differ from our defaults."""
 
 
-def make(name: str, *, setting: Setting = "ours", **fields: Any) -> Any:
+def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
     """An environment by its name, with any of its fields set: `make("hiv", horizon=500)`.
 
     `setting="paper"` takes the fields of the runs behind the paper's numbers.

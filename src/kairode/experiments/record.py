@@ -18,7 +18,7 @@ PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco
 
 def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, seconds: float) -> dict[str, Any]:
     """Everything needed to make the figures again."""
-    settings = dataclasses.asdict(config) if dataclasses.is_dataclass(config) else dict(config)
+    settings: dict[str, Any] = dict(config) if isinstance(config, dict) else dataclasses.asdict(config)
     return {
         "kind": kind,
         "command": command,
@@ -45,7 +45,11 @@ def commit() -> str | None:
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=home, capture_output=True, text=True, check=True)
         changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"], cwd=home, capture_output=True, text=True, check=True
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -1,0 +1,283 @@
+"""Decisions a second: our environments, alone and 1,024 at once, beside plain NumPy and scipy doing the same.
+
+Run it while nothing else runs: `kairode bench envs`, with `--json` for the figures alone.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from scipy.integrate import odeint
+
+import kairode
+from kairode.envs.locomotion import quiet_loading
+from kairode.experiments.record import record, save
+
+MANY = 1024
+ROBOTS = 16
+EPISODES = 1000
+
+
+def rate(step: Callable[[], Any], decisions: int, least_seconds: float = 1.0, rounds: int = 3) -> float:
+    """Decisions a second: the best of several rounds, after one call to warm up."""
+    step()
+    best = 0.0
+    for _ in range(rounds):
+        calls, start = 0, time.perf_counter()
+        while (passed := time.perf_counter() - start) < least_seconds / rounds:
+            step()
+            calls += 1
+        best = max(best, calls * decisions / passed)
+    return best
+
+
+# Plain peers: what one would write without this package. Each steps `n` instances and starts ended ones anew.
+
+
+class NumpyGridworld:
+    """All instances as rows of one array."""
+
+    def __init__(self, n: int) -> None:
+        self.rng, self.n = np.random.default_rng(0), n
+        slant = 0.17 / math.sqrt(2)
+        cardinal = [(0.17, 0), (-0.17, 0), (0, -0.17), (0, 0.17)]
+        self.moves = np.array([*cardinal, (slant, -slant), (slant, slant), (-slant, -slant), (-slant, slant)])
+        self.state, self.time = self.start(n), np.zeros(n)
+
+    def start(self, n: int) -> np.ndarray:
+        return np.stack([self.rng.uniform(-0.5, 0.5, n), self.rng.uniform(-5, -4, n)], axis=1)
+
+    def step(self) -> np.ndarray:
+        action, tau = self.rng.integers(8, size=self.n), self.rng.integers(1, 8, size=self.n)
+        for second in range(tau.max()):
+            y = self.state[:, 1]
+            wind = np.where((y > 0.5) & (y < 2.5), 0.17 / 2, np.where((y >= -2.5) & (y <= 3.5), 0.17 / 4, 0.0))
+            moved = self.state + self.moves[action]
+            moved[:, 0] += wind
+            going = (second < tau)[:, None]
+            self.state = np.where(going, np.clip(moved, [-3.5, -5], [3.5, 5]), self.state)
+        self.time += tau
+        x, y = self.state.T
+        goal = (np.abs(x) <= 0.5) & (y >= 1.5) & (y <= 2.5)
+        reward = 10.0 * goal - tau
+        over = goal | (self.time >= 150)
+        self.state = np.where(over[:, None], self.start(self.n), self.state)
+        self.time[over] = 0
+        return reward
+
+
+class NumpyAcrobot:
+    """All instances as columns; RK4 in the same steps of 0.02 s."""
+
+    def __init__(self, n: int) -> None:
+        self.rng, self.n = np.random.default_rng(0), n
+        self.state, self.time = self.rng.uniform(-0.1, 0.1, (4, n)), np.zeros(n)
+
+    @staticmethod
+    def field(s: np.ndarray, torque: np.ndarray) -> np.ndarray:
+        t1, t2, w1, w2 = s
+        sin2, cos2 = np.sin(t2), np.cos(t2)
+        d1, d2 = 3.5 + cos2, 1.25 + 0.5 * cos2
+        phi2 = 4.9 * np.sin(t1 + t2)
+        phi1 = -0.5 * w2**2 * sin2 - w2 * w1 * sin2 + 14.7 * np.sin(t1) + phi2
+        a2 = (torque + d2 / d1 * phi1 - 0.5 * w1**2 * sin2 - phi2) / (1.25 - d2**2 / d1)
+        return np.stack([w1, w2, -(d2 * a2 + phi1) / d1, a2])
+
+    def step(self) -> np.ndarray:
+        torque = self.rng.integers(3, size=self.n) - 1.0
+        steps = 10 * self.rng.integers(1, 6, size=self.n)
+        h, s = 0.02, self.state
+        for k in range(steps.max()):
+            k1 = self.field(s, torque)
+            k2 = self.field(s + h / 2 * k1, torque)
+            k3 = self.field(s + h / 2 * k2, torque)
+            k4 = self.field(s + h * k3, torque)
+            new = s + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            new[:2] = (new[:2] + np.pi) % (2 * np.pi) - np.pi
+            new[2] = np.clip(new[2], -4 * np.pi, 4 * np.pi)
+            new[3] = np.clip(new[3], -9 * np.pi, 9 * np.pi)
+            s = np.where(k < steps, new, s)
+        self.time += 0.02 * steps
+        height = -np.cos(s[0]) - np.cos(s[0] + s[1])
+        over = (height > 1) | (self.time >= 99.99)
+        self.state = np.where(over, self.rng.uniform(-0.1, 0.1, s.shape), s)
+        self.time[over] = 0
+        return height
+
+
+class ScipyHIV:
+    """One patient after the other through LSODA, at a tolerance that gives the same accuracy as ours."""
+
+    start = np.array([163573.0, 5.0, 11945.0, 46.0, 63919.0, 24.0])
+    efficacy = ((0.0, 0.0), (0.7, 0.0), (0.0, 0.3), (0.7, 0.3))
+    visits = kairode.make("hiv").visits
+
+    def __init__(self, n: int) -> None:
+        self.rng, self.n = np.random.default_rng(0), n
+        self.state, self.time = np.tile(self.start, (n, 1)), np.zeros(n)
+
+    @staticmethod
+    def field(y: np.ndarray, t: float, e1: float, e2: float) -> list[float]:
+        T1, T2, T1s, T2s, V, E = y.tolist()
+        a, b, sick = (1 - e1) * 8e-7 * V * T1, (1 - 0.34 * e1) * 1e-4 * V * T2, T1s + T2s
+        return [
+            1e4 - 0.01 * T1 - a,
+            31.98 - 0.01 * T2 - b,
+            a - (0.7 + 1e-5 * E) * T1s,
+            b - (0.7 + 1e-5 * E) * T2s,
+            (1 - e2) * 70 * sick - 13 * V - a - b,
+            1 + (0.3 * sick / (sick + 100) - 0.25 * sick / (sick + 500) - 0.1) * E,
+        ]
+
+    def step(self) -> list[float]:
+        rewards = []
+        for i in range(self.n):
+            action = int(self.rng.integers(4))
+            row = int(np.searchsorted([1e4, 1e5], self.state[i, 4]))
+            least, most = self.visits[row][action]
+            tau = float(self.rng.integers(least, most + 1))
+            e1, e2 = self.efficacy[action]
+            after = odeint(self.field, self.state[i], (0.0, tau), args=(e1, e2), rtol=1e-6, atol=1e-6)[-1]
+            rewards.append(-0.1 * after[4] - 20000 * e1**2 - 2000 * e2**2 + 1000 * after[5])
+            self.time[i] += tau
+            over = self.time[i] >= 1000
+            self.state[i], self.time[i] = (self.start, 0.0) if over else (after, self.time[i])
+        return rewards
+
+
+PEERS: dict[str, tuple[str, type[Any], str]] = {
+    "gridworld": ("kairode/WindyGridworld-v0", NumpyGridworld, "NumPy"),
+    "acrobot": ("kairode/Acrobot-v0", NumpyAcrobot, "NumPy"),
+    "hiv": ("kairode/HIV-v0", ScipyHIV, "scipy"),
+}
+
+
+def ours_alone(gym_id: str) -> float:
+    env: Any = gymnasium.make(gym_id).unwrapped
+    env.reset(seed=0)
+    env.action_space.seed(0)
+
+    def step() -> None:
+        *_, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            env.reset()
+
+    return rate(step, 1)
+
+
+def ours_together(gym_id: str, n: int) -> float:
+    env = gymnasium.make_vec(gym_id, num_envs=n)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    discrete = isinstance(env.single_action_space, gymnasium.spaces.Discrete)
+
+    def step() -> None:
+        env.step(rng.integers(env.single_action_space.n, size=n) if discrete else env.action_space.sample())
+
+    return rate(step, n)
+
+
+def gymnasium_alone(gym_id: str) -> float:
+    """A robot of Gymnasium's, its frame skip drawn anew for every step from the same range."""
+    with quiet_loading(gym_id):
+        env: Any = gymnasium.make(gym_id).unwrapped
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+
+    def step() -> None:
+        env.frame_skip = int(rng.integers(1, 10 if "Cheetah" in gym_id else 8))
+        *_, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            env.reset()
+
+    return rate(step, 1)
+
+
+def collecting() -> dict[str, float]:
+    """Seconds for 1,000 random episodes of 1,000 days, the first time (compiling) and after."""
+    env = kairode.make("hiv")
+    seconds, decisions = [], 0
+    for seed in range(3):
+        start = time.perf_counter()
+        decisions = kairode.collect(env, episodes=EPISODES, seed=seed).decisions
+        seconds.append(time.perf_counter() - start)
+    again = min(seconds[1:])
+    return {"first_seconds": seconds[0], "seconds": again, "decisions": decisions, "decisions_a_second": decisions / again}
+
+
+def measure() -> dict[str, dict[str, float]]:
+    figures: dict[str, dict[str, float]] = {}
+    for name, (gym_id, peer, _) in PEERS.items():
+        figures[name] = {
+            "ours_1": ours_alone(gym_id),
+            "peer_1": rate(peer(1).step, 1),
+            "ours_1024": ours_together(gym_id, MANY),
+            "peer_1024": rate(peer(MANY).step, MANY),
+        }
+    for name in ("swimmer", "hopper", "half-cheetah"):
+        robot = kairode.make(name).robot
+        gym_id = f"kairode/{robot.gym_id.split('-')[0]}-v0"
+        figures[name] = {
+            "ours_1": ours_alone(gym_id),
+            "peer_1": gymnasium_alone(robot.gym_id),
+            "ours_16": ours_together(gym_id, ROBOTS),
+        }
+    figures["collect-hiv"] = collecting()
+    return figures
+
+
+def show(figures: dict[str, dict[str, float]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio", box=SIMPLE_HEAD)
+    for name, found in figures.items():
+        if name == "collect-hiv":
+            continue
+        many = MANY if "ours_1024" in found else ROBOTS
+        peer = PEERS[name][2] if name in PEERS else "Gymnasium"
+        together = found[f"ours_{many}"]
+        plain = found.get("peer_1024", found["peer_1"])
+        table.add_row(
+            f"{name} ({peer}; {many:,})",
+            f"{found['ours_1']:,.0f}",
+            f"{found['peer_1']:,.0f}",
+            f"{found['ours_1'] / found['peer_1']:.1f}",
+            f"{together:,.0f}",
+            f"{plain:,.0f}",
+            f"{together / plain:.1f}",
+        )
+    Console(width=120).print(table)
+    found = figures["collect-hiv"]
+    print(
+        f"Collecting {EPISODES:,} random HIV episodes of 1,000 days ({found['decisions']:,.0f} decisions): "
+        f"{found['seconds']:.1f} s, {found['first_seconds']:.1f} s the first time, with compiling."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
+    parser.add_argument("--save", type=Path, help="write the record to this file")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    figures = {name: {key: round(value, 2) for key, value in found.items()} for name, found in measure().items()}
+    if options.save:
+        config = {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}
+        seconds = time.perf_counter() - start
+        save(options.save, record("bench", config, figures, command="kairode bench envs", seconds=seconds))
+    if options.json:
+        print(json.dumps(figures, indent=1))
+    else:
+        show(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Parquet: what is written comes back, and every fault is named by file, row and column."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kairode
+from kairode.data import table as table_module
+from kairode.envs.zoo import ENVIRONMENTS
+from kairode.errors import KairodeError
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_round_trip(name: str, tmp_path) -> None:
+    seen = kairode.collect(kairode.make(name, max_decisions=30), episodes=8, seed=0)
+    kairode.write(tmp_path / "seen.parquet", seen)
+    back = kairode.read(tmp_path / "seen.parquet")
+    assert back.spec == seen.spec
+    for field in ("observation", "action", "interval", "reward", "length", "terminated", "truncated"):
+        before, after = getattr(seen, field), getattr(back, field)
+        assert before.dtype == after.dtype, field
+        np.testing.assert_array_equal(before, after, err_msg=field)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Two patients, three and four visits, as a table to be spoiled."""
+    seen = kairode.collect(kairode.make("hiv", max_decisions=3), episodes=2, seed=0)
+    path = tmp_path / "visits.parquet"
+    kairode.write(path, seen)
+    return path, pq.read_table(path)
+
+
+def test_what_is_in_the_file(rows) -> None:
+    _, table = rows
+    assert table.column_names == [
+        "episode", "t", "T1", "T2", "T1*", "T2*", "V", "E", "action", "reward", "terminated", "truncated"
+    ]  # fmt: skip
+    assert table.schema.field("t").type == pa.float64()
+    told = json.loads(table.schema.metadata[b"kairode"])
+    assert told["environment"] == "hiv"
+    assert told["units"] == {"t": "day"} | dict.fromkeys(table.column_names[2:8], "log10 per ml, standardised")
+    last = table.slice(3, 1).to_pylist()[0]
+    assert last["action"] is None
+    assert last["reward"] is None
+    assert last["truncated"] is True
+    assert table["truncated"].to_pylist() == [False] * 3 + [True] + [False] * 3 + [True]
+    assert set(table["action"].to_pylist()) <= {None, "none", "RTI", "PI", "RTI+PI"}
+
+
+def spoil(rows, column: str, row: int, value):
+    """Write the table with one cell changed; returns the path."""
+    path, table = rows
+    field = table.schema.field(column)
+    kind = pa.string() if pa.types.is_dictionary(field.type) else field.type
+    values = table[column].to_pylist()
+    values[row] = value
+    changed = table.set_column(table.column_names.index(column), column, pa.array(values, kind))
+    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "value", "message"),
+    [
+        ("t", 2, 0.0, "row 2, column 't': times must increase within an episode, 0 follows"),
+        ("t", 5, float("nan"), "row 5, column 't': nan is not a finite number"),
+        ("V", 6, float("nan"), "row 6, column 'V': nan is not a finite number"),
+        ("E", 1, float("-inf"), "row 1, column 'E': -inf is not a finite number"),
+        ("T1", 4, None, "row 4, column 'T1': the value is missing"),
+        ("reward", 0, float("inf"), "row 0, column 'reward': inf is not a finite number"),
+        ("reward", 1, None, "row 1, column 'reward': the value is missing"),
+        ("reward", 3, 1.0, "row 3, column 'reward': the last row of an episode must leave this empty"),
+        ("action", 2, "aspirin", "row 2, column 'action': unknown action 'aspirin'; known: none, RTI, PI"),
+        ("action", 2, None, "row 2, column 'action': the value is missing"),
+        ("action", 7, "PI", "row 7, column 'action': the last row of an episode must leave this empty"),
+        ("truncated", 1, True, "row 1, column 'truncated': true in a row that is not its episode's last"),
+        ("truncated", 3, False, "row 3, column 'truncated': an episode's last row must say either"),
+        ("terminated", 3, True, "row 3, column 'truncated': an episode's last row must say either"),
+        ("episode", 6, 0, "row 6, column 'episode': episode 0 begins again"),
+        ("episode", 7, 2, "row 7, column 'episode': episode 2 has one row only"),
+        ("episode", 0, None, "row 0, column 'episode': the value is missing"),
+    ],
+)
+def test_faults_are_named(rows, column: str, row: int, value, message: str) -> None:
+    path = spoil(rows, column, row, value)
+    with pytest.raises(KairodeError) as caught:
+        kairode.read(path)
+    assert str(caught.value).startswith(f"{path}, {message}")
+
+
+@pytest.mark.parametrize("column", ["episode", "t", "T2", "action", "reward", "terminated"])
+def test_a_missing_column(rows, column: str) -> None:
+    path, table = rows
+    pq.write_table(table.drop_columns([column]), path)
+    with pytest.raises(KairodeError, match=f"{path.name}: it is missing|{path.name}: the column '{column}'") as caught:
+        kairode.read(path)
+    assert f"'{column}'" in str(caught.value)
+
+
+def test_a_column_of_the_wrong_kind(rows) -> None:
+    path, table = rows
+    words = pa.array(["a"] * len(table))
+    pq.write_table(table.set_column(2, "T1", words).replace_schema_metadata(table.schema.metadata), path)
+    with pytest.raises(KairodeError, match="column 'T1': numbers are needed, the column holds string"):
+        kairode.read(path)
+    pq.write_table(table.set_column(11, "truncated", words).replace_schema_metadata(table.schema.metadata), path)
+    with pytest.raises(KairodeError, match="column 'truncated': true or false is needed"):
+        kairode.read(path)
+
+
+def test_controls_outside_their_bounds(tmp_path) -> None:
+    seen = kairode.collect(kairode.make("hopper", max_decisions=3), episodes=1, seed=0)
+    path = tmp_path / "hops.parquet"
+    kairode.write(path, seen)
+    spoil((path, pq.read_table(path)), "action_leg", 1, 1.5)
+    with pytest.raises(KairodeError, match=r"row 1, column 'action_leg': action 1.5 is outside \[-1, 1\]"):
+        kairode.read(path)
+
+
+def test_files_that_are_no_tables(rows, tmp_path) -> None:
+    path, table = rows
+    with pytest.raises(KairodeError, match=r"nowhere.parquet: no such file"):
+        kairode.read(tmp_path / "nowhere.parquet")
+    empty = tmp_path / "empty.parquet"
+    empty.write_bytes(b"")
+    with pytest.raises(KairodeError, match=r"empty.parquet is empty: 0 bytes"):
+        kairode.read(empty)
+    whole = path.read_bytes()
+    for cut in (len(whole) - 1, len(whole) // 2, 10):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(KairodeError, match=r"visits.parquet is not a whole Parquet file \(cut off"):
+            kairode.read(path)
+    damaged = bytearray(whole)
+    damaged[20:400] = bytes(380)
+    path.write_bytes(damaged)
+    with pytest.raises(KairodeError, match="is not a whole Parquet file"):
+        kairode.read(path)
+    pq.write_table(table.slice(0, 0), path)
+    with pytest.raises(KairodeError, match="is empty: it has columns but no rows"):
+        kairode.read(path)
+    pq.write_table(table.replace_schema_metadata({b"kairode": b"{not json"}), path)
+    with pytest.raises(KairodeError, match="metadata under 'kairode' cannot be understood"):
+        kairode.read(path)
+
+
+def test_a_clinics_own_table(tmp_path) -> None:
+    path = tmp_path / "clinic.parquet"
+    table = pa.table(
+        {
+            "episode": [17, 17, 17, 4, 4],
+            "t": [0.0, 3.5, 10.0, 100.0, 101.0],
+            "pressure": [1.0, 2.0, 3.0, 4.0, 5.0],
+            "action": ["wait", "treat", None, "treat", None],
+            "reward": [0.5, 1.5, None, -1.0, None],
+            "terminated": [False, False, True, False, False],
+            "truncated": [False, False, False, False, True],
+        }
+    )
+    pq.write_table(table, path)
+    seen = kairode.read(path)
+    assert seen.spec.name == "clinic"
+    assert seen.spec.actions.names == ("treat", "wait")
+    assert [v.name for v in seen.spec.observations] == ["pressure"]
+    assert (seen.spec.intervals.low, seen.spec.intervals.high, seen.spec.intervals.classes) == (
+        1.0,
+        6.5,
+        None,
+    )
+    np.testing.assert_array_equal(seen.length, [2, 1])
+    np.testing.assert_array_equal(seen.interval, [[3.5, 6.5], [1.0, 0.0]])
+    np.testing.assert_array_equal(seen.action, [[1, 0], [0, 0]])
+    np.testing.assert_array_equal(seen.observation[..., 0], [[1, 2, 3], [4, 5, 5]])
+    kairode.write(tmp_path / "again.parquet", seen)
+    assert kairode.read(tmp_path / "again.parquet").spec == seen.spec
+
+
+def test_nothing_is_half_written(rows, monkeypatch) -> None:
+    path, _ = rows
+    before = path.read_bytes()
+    seen = kairode.read(path)
+    write_table = pq.write_table
+
+    def breaks_off(table, where, **options) -> None:
+        write_table(table.slice(0, 2), where, **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(table_module.pq, "write_table", breaks_off)
+    with pytest.raises(KairodeError, match=r"cannot write .*visits.parquet: No space left on device"):
+        kairode.write(path, seen)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["visits.parquet"]
+
+
+def test_a_folder_that_cannot_be_written(rows, tmp_path) -> None:
+    path, _ = rows
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(KairodeError, match="cannot write"):
+        kairode.write(blocked / "seen.parquet", kairode.read(path))

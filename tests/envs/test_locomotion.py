@@ -1,0 +1,142 @@
+"""The MuJoCo environments against plain mujoco frame by frame, and against Gymnasium at its own frame skip."""
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+
+import kairode
+from kairode.envs.fleet import HostFleet
+from kairode.envs.locomotion import ROBOTS, quiet_loading, repeat_rule
+from kairode.envs.schedule import Fixed, Given
+from kairode.errors import KairodeError
+
+NAMES = list(ROBOTS)
+OWN_SKIP = {"swimmer": 4, "hopper": 4, "half-cheetah": 5}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_equals_frames_one_by_one(name: str) -> None:
+    simulation = kairode.make(name).open()
+    simulation.reset(0)
+    with quiet_loading(name):
+        model = mujoco.MjModel.from_xml_path(simulation.gym.fullpath)
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = simulation.gym.data.qpos, simulation.gym.data.qvel
+    mujoco.mj_forward(model, data)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        action = rng.uniform(-1, 1, model.nu)
+        tau = int(rng.integers(1, 8))
+        simulation.transition(action, tau)
+        data.ctrl[:] = action
+        for _ in range(tau):
+            mujoco.mj_step(model, data)
+        np.testing.assert_array_equal(simulation.gym.data.qpos, data.qpos)
+        np.testing.assert_array_equal(simulation.gym.data.qvel, data.qvel)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_gymnasium_at_its_own_frame_skip(name: str) -> None:
+    env = kairode.make(name)
+    with quiet_loading(name):
+        theirs = gymnasium.make(env.robot.gym_id)
+    expected, _ = theirs.reset(seed=5)
+    fleet = HostFleet(env, 1, Fixed(OWN_SKIP[name]))
+    obs = fleet.reset([5])[0]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        np.testing.assert_allclose(obs[:-1], expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(obs[-1], theirs.unwrapped.data.qpos[0], rtol=1e-6, atol=1e-7)
+        action = rng.uniform(-1, 1, (1, env.task.spec.actions.n)).astype(np.float32)
+        expected, reward, terminated, _, _ = theirs.step(action[0])
+        step = fleet.step(action)
+        obs = step.obs[0]
+        np.testing.assert_allclose(step.reward[0], reward, rtol=1e-5, atol=1e-5)
+        assert step.terminated[0] == terminated
+        if terminated:
+            break
+    if name == "hopper":
+        assert terminated
+        assert np.abs(expected[5:]).max() <= 10
+    fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("velocity", "most", "tau"),
+    [
+        ([0.0, 0.0], 7, 7),  # cos 0
+        ([0.05], 7, 1),  # cos pi
+        ([0.03, 0.04], 7, 1),  # the norm is 0.05
+        ([0.025], 7, 4),  # cos pi / 2
+        ([0.1], 7, 7),  # a whole turn
+        ([1 / 60], 7, 6),  # 3 cos(pi / 3) + 4 = 5.5 and a little, by hand below
+        ([0.0125], 9, 8),  # 4 cos(pi / 4) + 5 = 7.83
+        ([0.05], 9, 1),
+    ],
+)
+def test_interval_rule_by_hand(velocity, most, tau) -> None:
+    if velocity == [1 / 60]:
+        velocity = [1 / 60 - 1e-6]
+    assert repeat_rule(np.array(velocity), 1, most) == tau
+
+
+def test_which_velocities_set_the_interval() -> None:
+    every, angular = (kairode.make("hopper", timing=timing).open() for timing in ("all", "angular"))
+    for simulation in (every, angular):
+        simulation.reset(0)
+        simulation.gym.set_state(np.zeros(6), np.array([0.05, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    assert every.interval(np.zeros(3)) == 1.0
+    assert angular.interval(np.zeros(3)) == 7.0
+
+
+def test_unit_of_the_reward() -> None:
+    seconds, frames = (kairode.make("swimmer", reward_time=unit).task for unit in ("seconds", "frames"))
+    obs, next_obs = np.zeros(9), np.append(np.zeros(8), 0.06)
+    assert seconds.reward(obs, np.zeros(2), next_obs, 3.0) == pytest.approx(0.06 / 0.03)
+    assert frames.reward(obs, np.zeros(2), next_obs, 3.0) == pytest.approx(0.06 / 3)
+    assert frames.reward(obs, np.array([1.0, -1.0]), next_obs, 3.0) == pytest.approx(0.02 - 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "fallen"),
+    [({}, False), ({0: 0.69}, True), ({1: 0.21}, True), ({1: -0.21}, True), ({4: 101.0}, True)],
+)
+def test_hopper_falls_as_in_gymnasium(change, fallen) -> None:
+    obs = np.append(np.array([1.25] + [0.0] * 10), 3.0)
+    for i, value in change.items():
+        obs[i] = value
+    assert bool(kairode.make("hopper").task.terminal(obs)) == fallen
+
+
+def test_instances_do_not_disturb_each_other() -> None:
+    env = kairode.make("half-cheetah")
+    actions = np.random.default_rng(0).uniform(-1, 1, (20, 5, 6))
+    together = HostFleet(env, 5, threads=2)
+    together.reset([3, 4, 5, 6, 7])
+    steps = [together.step(action) for action in actions]
+    for lane in range(5):
+        alone = HostFleet(env, 1)
+        alone.reset([3 + lane])
+        for action, step in zip(actions, steps, strict=True):
+            single = alone.step(action[lane : lane + 1])
+            np.testing.assert_array_equal(single.obs[0], step.obs[lane])
+            assert single.tau[0] == step.tau[lane]
+        alone.close()
+    together.close()
+
+
+def test_given_schedule() -> None:
+    fleet = HostFleet(kairode.make("swimmer"), 2, Given((2, 5)))
+    fleet.reset([0, 1])
+    taus = [fleet.step(np.zeros((2, 2))).tau.tolist() for _ in range(4)]
+    assert taus == [[2, 2], [5, 5], [2, 2], [5, 5]]
+    fleet.close()
+
+
+def test_without_mujoco_it_says_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mujoco", None)
+    env = kairode.make("hopper")  # the description needs no physics
+    assert env.task.spec.actions.n == 3
+    with pytest.raises(KairodeError, match=r"pip install 'kairode\[mujoco\]'"):
+        env.open()

@@ -1,0 +1,33 @@
+"""The figure of a course: its line passes through what was seen at the decisions."""
+
+import numpy as np
+import pytest
+
+import kairode
+from kairode.envs.zoo import ENVIRONMENTS
+from kairode.report.course import POINTS, draw_course, replay
+
+
+def test_the_line_passes_through_the_decisions() -> None:
+    env = kairode.make("hiv", horizon=120)
+    episode = kairode.collect(env, episodes=1, seed=0)[0]
+    time, between = replay(env, episode)
+    steps = int(episode.length)
+    assert len(time) == steps * POINTS + 1
+    np.testing.assert_allclose(time[::POINTS], episode.time[: steps + 1], rtol=1e-6)
+    assert (np.diff(time) > 0).all()
+    np.testing.assert_allclose(between[::POINTS], episode.observation[: steps + 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_every_environment_can_be_drawn(name: str, tmp_path) -> None:
+    env = kairode.make(name, max_decisions=10)
+    episode = kairode.collect(env, episodes=1, seed=0)[0]
+    draw_course(env, episode, tmp_path / "course.svg", "one episode")
+    drawn = (tmp_path / "course.svg").read_text()
+    assert drawn.startswith("<?xml")
+    assert "one episode" in drawn
+    for variable in episode.spec.observations:
+        assert variable.name in drawn
+    draw_course(env, episode, tmp_path / "again.svg", "one episode")
+    assert (tmp_path / "again.svg").read_text() == drawn, "the same episode, the same file"

@@ -1,0 +1,108 @@
+"""The command as people type it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import kairode
+from kairode import cli
+from kairode.envs.zoo import ENVIRONMENTS
+
+
+def run(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    """Exit code, what was printed, and what went to the error stream."""
+    monkeypatch.setattr(sys, "argv", ["kairode", *words])
+    monkeypatch.setenv("COLUMNS", "100")
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_envs(monkeypatch, capsys) -> None:
+    code, out, _ = run(monkeypatch, capsys, "envs")
+    assert code == 0
+    for name in ENVIRONMENTS:
+        assert name in out
+    assert "kairode/HalfCheetah-v0" in out
+    code, out, _ = run(monkeypatch, capsys, "envs", "acrobot")
+    assert code == 0
+    assert "theta1 (rad)" in out
+    assert "substep" in out
+    assert "1 per 0.2 second" in out
+
+
+def test_collect(monkeypatch, capsys, tmp_path) -> None:
+    out_file = tmp_path / "deep" / "visits.parquet"
+    words = ["collect", "hiv", "--episodes", "5", "--out", str(out_file), "--seed", "3", "--set", "max_decisions=4"]
+    code, out, _ = run(monkeypatch, capsys, *words)
+    assert code == 0
+    assert out == f"5 episodes, 20 decisions of 'hiv' are in {out_file}.\n"
+    seen = kairode.read(out_file)
+    assert seen.decisions == 20
+    assert seen.spec.max_decisions == 4
+    code, out, _ = run(monkeypatch, capsys, *words, "--quiet", "--schedule", "2")
+    assert (code, out) == (0, "")
+    assert (kairode.read(out_file).interval == 2).all()
+
+
+def test_run_leaves_a_folder(monkeypatch, capsys, tmp_path) -> None:
+    folder = tmp_path / "run"
+    code, out, _ = run(
+        monkeypatch, capsys, "run", "hiv", "--episodes", "4", "--out", str(folder), "--set", "horizon=60"
+    )
+    assert code == 0
+    assert "Collected 4 episodes of 'hiv'" in out
+    assert str(folder / "course.svg") in out.splitlines()[-1]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json", "course.svg", "experience.parquet", "record.json"
+    ]  # fmt: skip
+    record = json.loads((folder / "record.json").read_text())
+    assert record["command"] == "kairode run hiv --episodes 4 --seed 0 --set horizon=60"
+    assert record["figures"]["decisions"] == kairode.read(folder / "experience.parquet").decisions
+    assert {"commit", "machine", "versions", "seconds", "seed"} <= set(record)
+    again = tmp_path / "again"
+    run(monkeypatch, capsys, "run", "hiv", "--episodes", "4", "--out", str(again), "--set", "horizon=60", "--quiet")
+    assert json.loads((again / "record.json").read_text())["figures"] == record["figures"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["collect", "hvi", "--out", "x.parquet"], "error: unknown environment 'hvi'. Did you mean 'hiv'?"),
+        (["envs", "hopperr"], "error: unknown environment 'hopperr'. Did you mean 'hopper'?"),
+        (["collect", "hiv", "--out", "x.parquet", "--set", "horizn=5"], "Did you mean 'horizon'?"),
+        (["collect", "hiv", "--out", "x.parquet", "--set", "horizon"], "error: --set takes name=value, got 'horizon'."),
+        (["collect", "hiv", "--out", "x.parquet", "--episodes", "0"], "error: episodes must be at least 1, got 0."),
+        (["collect", "hiv", "--out", "x.parquet", "--schedule", "-3"], "must be a positive, finite time, got -3."),
+        (["collect", "hiv", "--out", "x.parquet", "--setting", "their"], "unknown setting 'their'"),
+        (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(monkeypatch, capsys, tmp_path, words: list[str], message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_arguments_and_help(monkeypatch, capsys) -> None:
+    code, _, err = run(monkeypatch, capsys, "collect", "hiv")
+    assert code == 2
+    assert "--out" in err
+    code, out, _ = run(monkeypatch, capsys, "collect", "--help")
+    assert code == 0
+    assert "kairode collect hiv --episodes 100" in out
+
+
+def test_installed_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "kairode", "envs"], capture_output=True, text=True, check=True)
+    assert "kairode/HIV-v0" in done.stdout
