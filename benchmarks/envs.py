@@ -143,7 +143,7 @@ class ScipyHIV:
             least, most = self.visits[row][action]
             tau = float(self.rng.integers(least, most + 1))
             e1, e2 = self.efficacy[action]
-            after = odeint(self.field, self.state[i], (0.0, tau), args=(e1, e2), rtol=1e-6, atol=1e-6)[-1]
+            after = odeint(self.field, self.state[i], (0.0, tau), args=(e1, e2), rtol=1e-6, atol=1e-6, mxstep=5000)[-1]
             rewards.append(-0.1 * after[4] - 20000 * e1**2 - 2000 * e2**2 + 1000 * after[5])
             self.time[i] += tau
             over = self.time[i] >= 1000
@@ -175,10 +175,13 @@ def ours_together(gym_id: str, n: int) -> float:
     env = gymnasium.make_vec(gym_id, num_envs=n)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
-    discrete = isinstance(env.single_action_space, gymnasium.spaces.Discrete)
+    actions = env.single_action_space
 
     def step() -> None:
-        env.step(rng.integers(env.single_action_space.n, size=n) if discrete else env.action_space.sample())
+        if isinstance(actions, gymnasium.spaces.Discrete):
+            env.step(rng.integers(int(actions.n), size=n))
+        else:
+            env.step(env.action_space.sample())
 
     return rate(step, n)
 
@@ -208,7 +211,12 @@ def collecting() -> dict[str, float]:
         decisions = kairode.collect(env, episodes=EPISODES, seed=seed).decisions
         seconds.append(time.perf_counter() - start)
     again = min(seconds[1:])
-    return {"first_seconds": seconds[0], "seconds": again, "decisions": decisions, "decisions_a_second": decisions / again}
+    return {
+        "first_seconds": seconds[0],
+        "seconds": again,
+        "decisions": decisions,
+        "decisions_a_second": decisions / again,
+    }
 
 
 def measure() -> dict[str, dict[str, float]]:
@@ -237,7 +245,9 @@ def show(figures: dict[str, dict[str, float]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio", box=SIMPLE_HEAD)
+    table = Table(
+        "decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio", box=SIMPLE_HEAD
+    )
     for name, found in figures.items():
         if name == "collect-hiv":
             continue

@@ -15,7 +15,7 @@ import numpy as np
 from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Task, Tau, advance, begin, over
 from kairode.envs.host import HostEnvironment
 from kairode.envs.lanes import over_lanes
-from kairode.envs.schedule import Own, Schedule, hold
+from kairode.envs.schedule import Own, Schedule, due
 
 
 class Step(NamedTuple):
@@ -43,8 +43,11 @@ class Fleet(abc.ABC):
         """
 
     @abc.abstractmethod
-    def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
-        """Hold an action in each instance, for the given intervals or as the schedule says."""
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
+        """Hold an action in each instance, for the given intervals or as the schedule says.
+
+        Instances marked in `anew` start their next episode instead: no time passes there and nothing is earned.
+        """
 
     @abc.abstractmethod
     def states(self) -> Any:
@@ -57,11 +60,15 @@ class Fleet(abc.ABC):
 # Across the border to compiled code keys travel as plain numbers: calls with typed keys are several times slower.
 
 
+def _following(data: jax.Array) -> jax.Array:
+    """The key of an instance's next episode."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
+
+
 @jax.jit
 def _succeed(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
     """The chosen instances' keys become their seed's, or without a seed the one that follows; others stay."""
-    following = jax.vmap(lambda key: jax.random.fold_in(key, 0))(jax.random.wrap_key_data(data))
-    renewed = jnp.where(seeded[:, None], fresh, jax.random.key_data(following))
+    renewed = jnp.where(seeded[:, None], fresh, jax.vmap(_following)(data))
     return jnp.where(chosen[:, None], renewed, data)
 
 
@@ -87,30 +94,38 @@ class Calls(NamedTuple):
     """The compiled calls of a JAX environment under a schedule, for any number of instances."""
 
     begin: Callable[..., Moment]
-    restart: Callable[..., Moment]
-    hold: Callable[..., tuple[Moment, Outcome]]
-    advance: Callable[..., tuple[Moment, Outcome]]
+    renew: Callable[..., Moment]
+    step: Callable[..., tuple[Moment, Outcome, jax.Array]]
 
 
 def compiled(env: Environment, schedule: Schedule) -> Calls:
     """The calls with environment and schedule built in: a call then carries only what changes."""
 
-    def one_begin(data: jax.Array) -> Moment:
+    def start(data: jax.Array) -> Moment:
         return begin(env, key=jax.random.wrap_key_data(data))
 
-    def one_restart(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
-        return jax.tree.map(lambda new, old: jnp.where(chosen, new, old), one_begin(data), moment)
+    def renew(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
+        return _choose(chosen, start(data), moment)
 
-    def step_key(data: jax.Array, moment: Moment) -> jax.Array:
-        return jax.random.fold_in(jax.random.wrap_key_data(data), moment.count + 1)
+    def step(
+        moment: Moment, action: Action, tau: Tau | None, data: jax.Array, anew: jax.Array | None
+    ) -> tuple[Moment, Outcome, jax.Array]:
+        due_key, advance_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(data), moment.count + 1))
+        if tau is None:
+            tau = due(env, schedule, moment, action, key=due_key)
+        if anew is None:
+            return *advance(env, moment, action, tau, key=advance_key), data
+        held = jnp.where(anew, 0.0, tau)
+        moved, outcome = advance(env, moment, action, held, key=advance_key)
+        data = jnp.where(anew, _following(data), data)
+        nothing = jax.tree.map(jnp.zeros_like, outcome)
+        return _choose(anew, start(data), moved), _choose(anew, nothing, outcome), data
 
-    def one_hold(moment: Moment, action: Action, data: jax.Array) -> tuple[Moment, Outcome]:
-        return hold(env, schedule, moment, action, key=step_key(data, moment))
+    return Calls(*(jax.jit(over_lanes(one)) for one in (start, renew, step)))
 
-    def one_advance(moment: Moment, action: Action, tau: Tau, data: jax.Array) -> tuple[Moment, Outcome]:
-        return advance(env, moment, action, tau, key=step_key(data, moment))
 
-    return Calls(*(jax.jit(over_lanes(one)) for one in (one_begin, one_restart, one_hold, one_advance)))
+def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 _compiled_once = functools.lru_cache(maxsize=64)(compiled)
@@ -135,20 +150,21 @@ class JaxFleet(Fleet):
         if self.moments is None:
             self.moments = self.calls.begin(self.keys.data)
         else:
-            self.moments = self.calls.restart(chosen, self.keys.data, self.moments)
+            self.moments = self.calls.renew(chosen, self.keys.data, self.moments)
         self.time = np.where(chosen, 0.0, self.time)
         return np.array(self.moments.obs)
 
-    def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
         """One compiled call."""
         assert self.moments is not None, "reset first"
-        if taus is None:
-            self.moments, out = self.calls.hold(self.moments, actions, self.keys.data)
-        else:
-            self.moments, out = self.calls.advance(self.moments, actions, np.asarray(taus, np.float32), self.keys.data)
-        obs, *rest = map(np.array, (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau))
-        self.time = self.time + rest[-1].astype(np.float64)  # in float64: 500 intervals of 0.2 s make 100 s
-        reward, terminated, truncated, tau = rest
+        held = None if taus is None else np.asarray(taus, np.float32)
+        self.moments, out, self.keys.data = self.calls.step(self.moments, actions, held, self.keys.data, anew)
+        obs, reward, terminated, truncated, tau = map(
+            np.array, (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau)
+        )
+        if anew is not None:
+            self.time = np.where(anew, 0.0, self.time)
+        self.time = self.time + tau.astype(np.float64)  # 500 intervals of 0.2 s make 100 s, not so in float32
         return Step(obs, reward, terminated, truncated, tau, self.time)
 
     def states(self) -> Any:
@@ -199,16 +215,18 @@ class HostFleet(Fleet):
             self.time[i], self.count[i] = 0.0, 0
         return self.obs.astype(np.float32)
 
-    def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
         """Each thread moves its share of the instances; the rewards are the task's, in float64."""
         actions = np.asarray(actions)
         if np.issubdtype(actions.dtype, np.floating):
             actions = actions.astype(np.float64)
+        fresh = np.zeros(self.size, bool) if anew is None else anew
         held = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
         def move(i: int) -> None:
-            self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
+            if not fresh[i]:
+                self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
 
         self.each(move)
         self.time += held
@@ -216,14 +234,12 @@ class HostFleet(Fleet):
         reward = np.asarray(self.reward(before, actions, self.obs, held))
         terminated = np.asarray(self.terminal(self.obs))
         truncated = over(self.spec, self.time, self.count) & ~terminated
-        return Step(
-            self.obs.astype(np.float32),
-            reward.astype(np.float32),
-            terminated,
-            truncated,
-            held.astype(np.float32),
-            self.time.copy(),
-        )
+        if fresh.any():
+            self.reset([None] * int(fresh.sum()), np.flatnonzero(fresh).tolist())
+            held, reward = np.where(fresh, 0.0, held), np.where(fresh, 0.0, reward)
+            terminated, truncated = terminated & ~fresh, truncated & ~fresh
+        obs, earned, passed = (x.astype(np.float32) for x in (self.obs, reward, held))
+        return Step(obs, earned, terminated, truncated, passed, self.time.copy())
 
     def intervals(self, actions: np.ndarray) -> np.ndarray:
         """What the schedule says now, one for each instance."""

@@ -52,9 +52,9 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
         known = ", ".join(f"{i} {name}" for i, name in enumerate(kind.names))
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
             raise KairodeError(f"an action of '{spec.name}' is one whole number ({known}), got {actions!r}.")
-        for value in values:
-            if not 0 <= value < kind.n:
-                raise KairodeError(f"action {value} is outside the actions of '{spec.name}': {known}.")
+        outside = (values < 0) | (values >= kind.n)
+        if outside.any():
+            raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {known}.")
         return values.astype(np.int32)
     if values.shape != (size, kind.n):
         raise KairodeError(
@@ -76,7 +76,7 @@ class _Instances:
         options = {"render_mode": render_mode} if isinstance(env, HostEnvironment) else {}
         self.fleet: Fleet = launch(env, size, schedule, **options)
 
-    def step(self, actions: Any) -> Step:
+    def step(self, actions: Any, anew: np.ndarray | None = None) -> Step:
         """Check and step."""
         taus = None
         if self.chosen_by_agent:
@@ -89,7 +89,7 @@ class _Instances:
                 np.reshape(np.asarray(actions["interval"], np.float64), self.size),
             )
             check_intervals(taus, self.spec)
-        return self.fleet.step(check_action(self.spec, actions, self.size), taus)
+        return self.fleet.step(check_action(self.spec, actions, self.size), taus, anew)
 
 
 class SemiMarkovEnv(gymnasium.Env):
@@ -194,32 +194,14 @@ class SemiMarkovVectorEnv(VectorEnv):
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         """Hold an action in each instance; those that ended before start anew instead."""
-        step = self.instances.step(actions)
-        if not self.ended.any():
-            self.ended = step.terminated | step.truncated
-            return (
-                step.obs,
-                step.reward.astype(np.float64),
-                step.terminated,
-                step.truncated,
-                _info(step.tau, step.time),
-            )
-        fresh = self.ended
-        which = np.flatnonzero(fresh).tolist()
-        obs = self.instances.fleet.reset([None] * len(which), which)
-        reward = np.where(fresh, 0.0, step.reward.astype(np.float64))
-        terminated, truncated = step.terminated & ~fresh, step.truncated & ~fresh
-        self.ended = terminated | truncated
-        info = _info(np.where(fresh, 0.0, step.tau), np.where(fresh, 0.0, step.time))
-        return obs, reward, terminated, truncated, info
+        step = self.instances.step(actions, self.ended)
+        self.ended = step.terminated | step.truncated
+        info = {"dt": _plain(step.tau), "time": _plain(step.time)}
+        return step.obs, step.reward.astype(np.float64), step.terminated, step.truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back what the instances hold."""
         self.instances.fleet.close()
-
-
-def _info(tau: np.ndarray, time: np.ndarray) -> dict[str, np.ndarray]:
-    return {"dt": _plain(tau), "time": _plain(time)}
 
 
 def _plain(value: Any) -> Any:

@@ -65,6 +65,14 @@ ROBOTS = {
 }
 
 
+def fallen(robot: Robot, obs: Any) -> Any:
+    """Whether a robot that can fall is low, tilted or flung, as Gymnasium has it for the hopper."""
+    if not robot.alive_bonus:
+        return obs[..., 0] != obs[..., 0]
+    height, angle, state = obs[..., 0], obs[..., 1], obs[..., 1:-1]
+    return ~((height > 0.7) & (abs(angle) < 0.2) & (abs(state) < 100).all(-1))
+
+
 class LocomotionTask(Task):
     """Forward velocity, less the cost of control, and a bonus for the hopper while it stands.
 
@@ -80,15 +88,12 @@ class LocomotionTask(Task):
     def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
         """R = (x' - x) / (tau in seconds) - cost |a|^2 + bonus [alive]."""
         velocity = (next_obs[..., -1] - obs[..., -1]) / (tau * self.time_scale)
-        alive = self.robot.alive_bonus * (1.0 - self.terminal(next_obs))
+        alive = self.robot.alive_bonus * (1.0 - fallen(self.robot, next_obs))
         return velocity - self.robot.control_cost * (action**2).sum(-1) + alive
 
     def terminal(self, obs: Any) -> Any:
-        """The hopper falls when low, tilted or flung, as in Gymnasium; the others never end."""
-        if not self.robot.alive_bonus:
-            return obs[..., 0] != obs[..., 0]
-        height, angle, state = obs[..., 0], obs[..., 1], obs[..., 1:-1]
-        return ~((height > 0.7) & (abs(angle) < 0.2) & (abs(state) < 100).all(-1))
+        """The hopper's episode ends when it falls; the others never do."""
+        return fallen(self.robot, obs)
 
 
 @dataclasses.dataclass(frozen=True)
