@@ -162,7 +162,8 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
 
         raise unknown("benchmark", name, known)
     options = [*(["--json"] if json else []), *(["--save", str(save)] if save else [])]
-    sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options]).returncode)
+    cold = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options], env=cold).returncode)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"run": run, "envs": envs, "collect": collect, "bench": bench}
