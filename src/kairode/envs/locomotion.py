@@ -211,8 +211,14 @@ class LocomotionSimulation(Simulation):
         return self.observation()
 
     def render(self) -> np.ndarray:
-        """MuJoCo's picture; it needs an OpenGL library (set MUJOCO_GL=egl or osmesa without a screen)."""
-        return self.gym.render()
+        """MuJoCo's picture, which needs an OpenGL library."""
+        try:
+            return self.gym.render()
+        except Exception as error:  # what is raised depends on the library that is missing
+            raise KairodeError(
+                f"MuJoCo cannot draw '{self.env.name}' here ({error}): without a screen, install EGL or OSMesa and "
+                "set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
+            ) from error
 
     def close(self) -> None:
         """Close the renderer."""
