@@ -35,6 +35,8 @@ def test_envs(monkeypatch, capsys) -> None:
     assert "theta1 (rad)" in out
     assert "substep" in out
     assert "1 per 0.2 second" in out
+    assert "R = -cos(theta1') - cos(theta1' + theta2')." in out
+    assert run(monkeypatch, capsys, "--version")[1] == f"kairode {kairode.__version__}\n"
 
 
 def test_collect(monkeypatch, capsys, tmp_path) -> None:
@@ -46,7 +48,9 @@ def test_collect(monkeypatch, capsys, tmp_path) -> None:
     seen = kairode.read(out_file)
     assert seen.decisions == 20
     assert seen.spec.max_decisions == 4
-    code, out, _ = run(monkeypatch, capsys, *words, "--quiet", "--schedule", "2")
+    code, out, _ = run(
+        monkeypatch, capsys, *words, "--quiet", "--schedule", "2", "--set", "horizon=inf", "max_decisions=4"
+    )
     assert (code, out) == (0, "")
     assert (kairode.read(out_file).interval == 2).all()
 
@@ -78,9 +82,13 @@ def test_run_leaves_a_folder(monkeypatch, capsys, tmp_path) -> None:
         (["envs", "hopperr"], "error: unknown environment 'hopperr'. Did you mean 'hopper'?"),
         (["collect", "hiv", "--out", "x.parquet", "--set", "horizn=5"], "Did you mean 'horizon'?"),
         (["collect", "hiv", "--out", "x.parquet", "--set", "horizon"], "error: --set takes name=value, got 'horizon'."),
-        (["collect", "hiv", "--out", "x.parquet", "--episodes", "0"], "error: episodes must be at least 1, got 0."),
+        (
+            ["collect", "hiv", "--out", "x.parquet", "--episodes", "0"],
+            "error: episodes must be a whole number of at least 1, got 0.",
+        ),
         (["collect", "hiv", "--out", "x.parquet", "--schedule", "-3"], "must be a positive, finite time, got -3."),
         (["collect", "hiv", "--out", "x.parquet", "--setting", "their"], "unknown setting 'their'"),
+        (["collect", "hiv", "--out", "."], "error: cannot write '.': it is a folder."),
         (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
     ],
 )

@@ -40,6 +40,14 @@ def test_compiled_sum_of_matrix_vector_products(rows: int, size: int, out: int) 
     np.testing.assert_allclose(compiled, (vectors @ matrix.T).sum(1), atol=1e-4)
 
 
+def test_a_warning_where_jax_was_used_first() -> None:
+    code = "import jax, jax.numpy as jnp; jnp.ones(3).block_until_ready(); import kairode"
+    env = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    affected = importlib.metadata.version("jaxlib").startswith("0.10.")
+    assert ("Import kairode first" in done.stderr) == affected
+
+
 def test_the_bad_version_is_excluded() -> None:
     requirement = next(r for r in importlib.metadata.requires("kairode") or [] if re.match(r"jax[<>!=]", r))
     assert "!=0.10.2" in requirement

@@ -8,6 +8,8 @@ starts its CPU backend, and `tests/test_jax.py` holds it.
 
 import importlib.metadata
 import os
+import sys
+import warnings
 
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
@@ -15,5 +17,14 @@ FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 def avoid_wrong_sums() -> None:
     """Set the flag where the installed JAX needs it, unless the user has set it already."""
     flags = os.environ.get("XLA_FLAGS", "")
-    if FLAG not in flags and importlib.metadata.version("jaxlib").startswith("0.10."):
-        os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=-reduce".strip()
+    if FLAG in flags or not importlib.metadata.version("jaxlib").startswith("0.10."):
+        return
+    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}=-reduce".strip()
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is not None and bridge.backends_are_initialized():
+        warnings.warn(
+            "JAX 0.10 was used before kairode was imported, and can now compute wrong sums over more than 32,768 rows "
+            f"on the CPU. Import kairode first, or set XLA_FLAGS={FLAG}=-reduce, or install JAX 0.11.",
+            RuntimeWarning,
+            stacklevel=3,
+        )

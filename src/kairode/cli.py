@@ -1,8 +1,9 @@
 """The command. Each subcommand is a function; what it needs is imported when it runs."""
 
+import ast
 import contextlib
 import hashlib
-import json
+import math
 import os
 import platform
 import subprocess
@@ -15,8 +16,10 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from kairode._version import __version__
 from kairode.errors import KairodeError
 
+Environment = Annotated[Positional[str], arg(metavar="ENV")]
 Quiet = Annotated[bool, arg(aliases=["-q"])]
 
 
@@ -51,9 +54,19 @@ def envs(name: Positional[str | None] = None) -> None:
     ends = [f"after {spec.horizon:g} {spec.time_unit}s"] if spec.horizon < float("inf") else []
     ends += [f"after {spec.max_decisions} decisions"] if spec.max_decisions else []
     console.print(f"[bold]{name}[/bold]: {sentence}", highlight=False)
+    env, gym_id = make(name), next(gym_id for gym_id, known in IDS.items() if known == name)
+    low, high = f"{spec.intervals.low:g}", f"{spec.intervals.high:g}"
     about = Table(box=None, show_header=False, pad_edge=False)
+    about.add_row("Gymnasium", gym_id)
     about.add_row("observed", ", ".join(f"{v.name} ({v.unit})" for v in spec.observations))
-    about.add_row("actions", ", ".join(spec.actions.names))
+    numbered = [f"{i} {action}" for i, action in enumerate(spec.actions.names)]
+    if not isinstance(spec.actions, Discrete):
+        bounds = zip(spec.actions.names, spec.actions.low, spec.actions.high, strict=True)
+        numbered = [f"{action} ({low:g} to {high:g})" for action, low, high in bounds]
+    about.add_row("actions", ", ".join(numbered))
+    about.add_row("interval", f"{low} to {high} {spec.time_unit}s")
+    about.add_row("reward", _says(env.task.reward))
+    about.add_row("terminal", _says(env.task.terminal))
     about.add_row("truncated", ", ".join(ends))
     about.add_row("discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}")
     console.print(about, highlight=False)
@@ -63,12 +76,19 @@ def envs(name: Positional[str | None] = None) -> None:
     console.print(table)
 
 
+def _says(method: Any) -> str:
+    """The first line of a method's docstring."""
+    from rich.markup import escape
+
+    return escape((method.__doc__ or "").strip().split("\n")[0])
+
+
 def collect(
-    env: Positional[str],
+    env: Environment,
     out: Path,
     episodes: int = 1000,
     seed: int = 0,
-    schedule: float | None = None,
+    schedule: tuple[float, ...] = (),
     setting: str = "ours",
     set: tuple[str, ...] = (),
     quiet: Quiet = False,
@@ -82,23 +102,28 @@ def collect(
         out: the file to write; whole or not at all.
         episodes: how many episodes.
         seed: fixes everything random.
-        schedule: a fixed interval in place of the environment's own schedule.
+        schedule: a fixed interval, in the environment's unit of time, in place of its own schedule; several are
+            taken in order.
         setting: ours, or paper for the fields of the runs behind the paper's numbers.
-        set: fields of the environment, such as noise=0.05 horizon=500.
+        set: fields of the environment as Python writes them, such as noise=0.05 intervals=[1,3] substep=inf.
         quiet: no progress bar, no closing sentence.
     """
     import kairode
+    from kairode.data.files import check_target
 
     environment = kairode.make(env, setting=setting, **_fields(set))
+    check_target(out)
     with _progress(f"collecting {env}", episodes, quiet) as advance:
-        trajectory = kairode.collect(environment, episodes=episodes, seed=seed, schedule=schedule, progress=advance)
+        trajectory = kairode.collect(
+            environment, episodes=episodes, seed=seed, schedule=schedule or None, progress=advance
+        )
     kairode.write(out, trajectory)
     if not quiet:
         print(f"{episodes:,} episodes, {trajectory.decisions:,} decisions of '{env}' are in {out}.")
 
 
 def run(
-    env: Positional[str] = "hiv",
+    env: Environment = "hiv",
     episodes: int = 1000,
     seed: int = 0,
     out: Path | None = None,
@@ -133,13 +158,14 @@ def run(
     if quiet:
         return
     print(
-        f"Collected {figures['episodes']:,} episodes of '{env}' with {figures['decisions']:,} decisions in "
+        f"Collected {figures['episodes']:,} episode{'s' * (episodes > 1)} of '{env}' "
+        f"with {figures['decisions']:,} decisions in "
         f"{made['seconds']:.1f} s, {figures['interval_min']:g} to {figures['interval_max']:g} {spec.time_unit}s apart "
         f"({figures['interval_mean']:.2g} on average)."
     )
     print(
         f"Random actions return {figures['return_mean']:.4g} an episode "
-        f"(discounted {figures['discounted_return_mean']:.4g}, std {figures['discounted_return_std']:.2g}): "
+        f"(std {figures['return_std']:.2g}; discounted {figures['discounted_return_mean']:.4g}): "
         "what a learned policy will have to beat."
     )
     print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
@@ -166,12 +192,16 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
     sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options], env=cold).returncode)
 
 
+WORDS = {"inf": math.inf, "null": None, "true": True, "false": False}
 COMMANDS: dict[str, Callable[..., None]] = {"run": run, "envs": envs, "collect": collect, "bench": bench}
 
 
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
     _compile_once()
+    if sys.argv[1:] == ["--version"]:
+        print(f"kairode {__version__}")
+        return
     try:
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="kairode", description="Model-based reinforcement learning in continuous time."
@@ -185,20 +215,17 @@ def main() -> None:
 
 
 def _fields(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Fields given as name=value, the value in JSON (a plain word is a word)."""
-    fields = {}
+    """Fields given as name=value, the value as Python writes it (a plain word is a word)."""
+    fields: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise KairodeError(f"--set takes name=value, got '{pair}'.")
-        with contextlib.suppress(json.JSONDecodeError):
-            value = json.loads(value)
-        fields[name] = _tuples(value)
+        try:
+            fields[name] = WORDS[value] if value in WORDS else ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            fields[name] = value
     return fields
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 import kairode
 from kairode.data import Policy, Trajectory
-from kairode.envs.core import Discrete
+from kairode.envs import Discrete, Schedule
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.errors import KairodeError
 
@@ -185,7 +185,65 @@ def test_values_that_are_no_numbers() -> None:
 
 def test_bad_arguments() -> None:
     env = kairode.make("gridworld")
-    with pytest.raises(KairodeError, match="episodes must be at least 1, got 0"):
+    with pytest.raises(KairodeError, match="episodes must be a whole number of at least 1, got 0"):
         kairode.collect(env, episodes=0)
-    with pytest.raises(KairodeError, match="seed must lie between"):
+    with pytest.raises(KairodeError, match="seed must be a whole number between"):
         kairode.collect(env, episodes=1, seed=-1)
+
+
+class Announcing(Schedule):
+    """Says one thing and does another."""
+
+    announced: float
+    given: float
+
+    def shortest(self, spec):
+        return self.announced
+
+    def interval(self, proposed, decision, *, key):
+        return jnp.full_like(proposed, self.given)
+
+
+@pytest.mark.parametrize("name", ["hiv", "swimmer"])
+def test_schedules_that_break_their_word(name: str) -> None:
+    env = kairode.make(name, horizon=50)
+    for given in (0.0, -1.0, float("nan")):
+        with pytest.raises(KairodeError, match=r"no time can take|whole number of frames"):
+            kairode.collect(env, episodes=2, schedule=Announcing(5.0, given))
+    with pytest.raises(KairodeError, match="did not end within 10 decisions"):
+        kairode.collect(kairode.make("hiv", horizon=50), episodes=2, schedule=Announcing(5.0, 2.0))
+
+
+class Looking(Schedule):
+    """Lets the policy's memory decide: the count it keeps, plus one."""
+
+    def shortest(self, spec):
+        return 1.0
+
+    def interval(self, proposed, decision, *, key):
+        return (decision.count % 3 + 1).astype(proposed.dtype) + jnp.where(decision.memory[0] > 6, 4.0, 0.0)
+
+
+def test_a_schedule_sees_the_policys_memory() -> None:
+    seen = kairode.collect(kairode.make("hiv", horizon=60), Remembering(), episodes=2, schedule=Looking())
+    number = np.arange(seen.interval.shape[1])
+    expected = number % 3 + 1 + np.where(number + 1 > 6, 4, 0)
+    np.testing.assert_array_equal(seen.interval[0][seen.mask[0]], expected[seen.mask[0]])
+
+
+def test_ten_thousand_short_intervals_still_end() -> None:
+    # In float32 a plain sum of 10,000 times 0.1 misses 1000 by a tenth.
+    seen = kairode.collect(kairode.make("gridworld", horizon=1000), lambda obs, key: 1, episodes=2, schedule=0.1)
+    np.testing.assert_array_equal(seen.length, [10_000, 10_000])
+    assert seen.truncated.all()
+
+
+def test_double_precision_reaches_every_block() -> None:
+    env = kairode.make("acrobot", max_decisions=5)
+    with jax.enable_x64(True):
+        double = kairode.collect(env, episodes=300, seed=0)
+        one = kairode.collect(env, episodes=1, seed=0)
+    assert double.observation.dtype == np.float64
+    np.testing.assert_allclose(one.observation[0], double.observation[0], rtol=1e-12)
+    low_bits = double.observation.astype(np.float32) != double.observation
+    assert low_bits[:, 1:].any(axis=(1, 2)).all(), "every block was computed in double precision"

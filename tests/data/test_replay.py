@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kairode.data import replay as rp
+from kairode.errors import KairodeError
 
 KEY = jax.random.key(0)
 EXAMPLE = {"obs": jnp.zeros(2), "number": jnp.zeros((), jnp.int32)}
@@ -71,6 +72,19 @@ def test_new_items_get_the_highest_priority() -> None:
     memory = rp.add_prioritised(memory, items([3]))
     power = np.asarray(memory.powers).ravel()[:4]
     np.testing.assert_allclose(power, (np.array([0.1, 5.0, 0.2, 5.0]) + 1e-6) ** 0.6, rtol=1e-5)
+
+
+def test_an_error_that_is_no_number_does_no_harm() -> None:
+    memory = rp.add_prioritised(rp.empty_prioritised(16, EXAMPLE), items(range(10)))
+    memory = rp.prioritise(memory, jnp.array([3, 4, 5]), jnp.array([jnp.nan, jnp.inf, 2.0]))
+    drawn = rp.draw(memory, 64, key=KEY)
+    assert int(drawn.where.max()) < 10
+    assert np.isfinite(drawn.weights).all()
+
+
+def test_more_than_the_capacity_at_once() -> None:
+    with pytest.raises(KairodeError, match="5 items at once are more than the replay's capacity of 4"):
+        rp.add(rp.empty(4, EXAMPLE), items(range(5)))
 
 
 def test_an_item_drawn_twice_is_set_once() -> None:

@@ -71,6 +71,7 @@ def spoil(rows, column: str, row: int, value):
         ("V", 6, float("nan"), "row 6, column 'V': nan is not a finite number"),
         ("E", 1, float("-inf"), "row 1, column 'E': -inf is not a finite number"),
         ("T1", 4, None, "row 4, column 'T1': the value is missing"),
+        ("T2", 2, None, "row 2, column 'T2': the value is missing"),
         ("reward", 0, float("inf"), "row 0, column 'reward': inf is not a finite number"),
         ("reward", 1, None, "row 1, column 'reward': the value is missing"),
         ("reward", 3, 1.0, "row 3, column 'reward': the last row of an episode must leave this empty"),
@@ -96,9 +97,8 @@ def test_faults_are_named(rows, column: str, row: int, value, message: str) -> N
 def test_a_missing_column(rows, column: str) -> None:
     path, table = rows
     pq.write_table(table.drop_columns([column]), path)
-    with pytest.raises(KairodeError, match=f"{path.name}: it is missing|{path.name}: the column '{column}'") as caught:
+    with pytest.raises(KairodeError, match=f"{path.name}: the column '{column}' is missing"):
         kairode.read(path)
-    assert f"'{column}'" in str(caught.value)
 
 
 def test_a_column_of_the_wrong_kind(rows) -> None:
@@ -125,6 +125,8 @@ def test_files_that_are_no_tables(rows, tmp_path) -> None:
     path, table = rows
     with pytest.raises(KairodeError, match=r"nowhere.parquet: no such file"):
         kairode.read(tmp_path / "nowhere.parquet")
+    with pytest.raises(KairodeError, match="is a folder"):
+        kairode.read(tmp_path)
     empty = tmp_path / "empty.parquet"
     empty.write_bytes(b"")
     with pytest.raises(KairodeError, match=r"empty.parquet is empty: 0 bytes"):
@@ -132,7 +134,7 @@ def test_files_that_are_no_tables(rows, tmp_path) -> None:
     whole = path.read_bytes()
     for cut in (len(whole) - 1, len(whole) // 2, 10):
         path.write_bytes(whole[:cut])
-        with pytest.raises(KairodeError, match=r"visits.parquet is not a whole Parquet file \(cut off"):
+        with pytest.raises(KairodeError, match=r"visits.parquet is not a whole Parquet file: it is cut off"):
             kairode.read(path)
     damaged = bytearray(whole)
     damaged[20:400] = bytes(380)
@@ -176,6 +178,120 @@ def test_a_clinics_own_table(tmp_path) -> None:
     np.testing.assert_array_equal(seen.observation[..., 0], [[1, 2, 3], [4, 5, 5]])
     kairode.write(tmp_path / "again.parquet", seen)
     assert kairode.read(tmp_path / "again.parquet").spec == seen.spec
+
+
+def clinic(**columns):
+    """A small table of a clinic's own, with some columns changed."""
+    table = {
+        "episode": ["P-17", "P-17", "P-17", "P-4", "P-4"],
+        "t": [0, 3, 10, 100, 101],
+        "pressure": [1, 2, 3, 4, 5],
+        "action": [0, 2, None, 1, None],
+        "reward": [0.5, 1.5, None, -1.0, None],
+        "terminated": [False, False, True, False, False],
+        "truncated": [False, False, False, False, True],
+    }
+    return {name: values for name, values in (table | columns).items() if values is not None}
+
+
+def test_words_for_episodes_and_whole_numbers(tmp_path) -> None:
+    path = tmp_path / "clinic.parquet"
+    pq.write_table(pa.table(clinic(__index_level_0__=[0, 1, 2, 3, 4])), path)
+    seen = kairode.read(path)
+    assert [v.name for v in seen.spec.observations] == ["pressure"], "the index that pandas adds is none"
+    assert seen.spec.actions.names == ("0", "1", "2")
+    assert seen.spec.intervals.classes == 7
+    np.testing.assert_array_equal(seen.action, [[0, 2], [1, 0]])
+    np.testing.assert_array_equal(seen.interval, [[3, 7], [1, 0]])
+
+
+def test_what_pandas_makes_of_it(tmp_path) -> None:
+    # Whole numbers with a gap become floats, gaps become NaN, truths become 0 and 1, symptoms are truths.
+    path = tmp_path / "clinic.parquet"
+    columns = clinic(
+        action=[0.0, 2.0, float("nan"), 1.0, float("nan")],
+        reward=[0.5, 1.5, float("nan"), -1.0, float("nan")],
+        terminated=[0, 0, 1, 0, 0],
+        truncated=[0, 0, 0, 0, 1],
+        fever=[True, False, False, True, True],
+    )
+    pq.write_table(pa.table(columns), path)
+    seen = kairode.read(path)
+    np.testing.assert_array_equal(seen.action, [[0, 2], [1, 0]])
+    np.testing.assert_array_equal(seen.reward, [[0.5, 1.5], [-1.0, 0.0]])
+    np.testing.assert_array_equal(seen.terminated, [True, False])
+    np.testing.assert_array_equal(seen.observation[0, :, 1], [1, 0, 0])
+    spoilt = clinic(reward=[float("nan"), 1.5, None, -1.0, None])
+    pq.write_table(pa.table(spoilt), path)
+    with pytest.raises(KairodeError, match="row 0, column 'reward': nan is not a finite number"):
+        kairode.read(path)
+
+
+def test_a_spec_for_a_table_that_lost_its_own(tmp_path) -> None:
+    env = kairode.make("hiv", max_decisions=3)
+    seen = kairode.collect(env, episodes=2, seed=0)
+    path = tmp_path / "seen.parquet"
+    kairode.write(path, seen)
+    pq.write_table(pq.read_table(path).replace_schema_metadata({}), path)
+    bare = kairode.read(path).spec
+    assert bare.actions.names == tuple(sorted(bare.actions.names))
+    assert bare.discount == 1.0
+    back = kairode.read(path, env.task.spec)
+    np.testing.assert_array_equal(back.action, seen.action)
+    assert back.spec == seen.spec
+
+
+def test_controls_have_bounds_of_their_own(tmp_path) -> None:
+    path = tmp_path / "plant.parquet"
+    valves = {"action_valve": [0.0, 100.0, None, 50.0, None], "action_lid": [0.0, 1.0, None, 0.5, None]}
+    pq.write_table(pa.table(clinic(action=None, **valves)), path)
+    actions = kairode.read(path).spec.actions
+    assert (actions.names, actions.low, actions.high) == (("valve", "lid"), (0.0, 0.0), (100.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"t": ["0", "3", "10", "100", "101"]}, "column 't': numbers are needed, the column holds string"),
+        ({"action": [True, False, None, True, None]}, "column 'action': give names, or whole numbers"),
+        ({"action": [-1, 0, None, 1, None]}, "column 'action': give names, or whole numbers"),
+        ({"action": None}, "the column 'action' is missing"),
+        ({"action": None, "Action": [0, 1, None, 1, None]}, "Is it the one called 'Action'?"),
+        ({"pressure": ["low"] * 5}, "column 'pressure': numbers are needed, the column holds string"),
+        ({"pressure": [1.0, 1e300, 3.0, 4.0, 5.0]}, "row 1, column 'pressure': 1e+300 is too large for single"),
+        ({"reward": [0.5, 1e39, None, -1.0, None]}, "row 1, column 'reward': 1e+39 is too large for single"),
+        ({"t": [0.0, 1e-50, 10.0, 100.0, 101.0]}, "row 1, column 't': the interval before is too short"),
+        ({"pressure": None}, "no column of observations"),
+        ({"action": [0, 100023411, None, 1, None]}, "whole numbers from 0 to 999"),
+        ({"action": [0.5, 1.0, None, 1.0, None]}, "amounts go into columns action_NAME"),
+        ({"truncated": [0, 0, 0, 0, 2]}, "column 'truncated': true or false is needed"),
+    ],
+)
+def test_faults_of_a_clinics_table(tmp_path, columns: dict, message: str) -> None:
+    path = tmp_path / "clinic.parquet"
+    pq.write_table(pa.table(clinic(**columns)), path)
+    with pytest.raises(KairodeError) as caught:
+        kairode.read(path)
+    assert message in str(caught.value)
+
+
+def test_a_column_twice(tmp_path) -> None:
+    path = tmp_path / "clinic.parquet"
+    table = pa.table(clinic())
+    pq.write_table(table.append_column("pressure", table["pressure"]), path)
+    with pytest.raises(KairodeError, match="the column 'pressure' stands there twice"):
+        kairode.read(path)
+
+
+def test_one_episode_and_the_settings(tmp_path) -> None:
+    env = kairode.make("acrobot", setting="paper", max_decisions=3)
+    seen = kairode.collect(env, episodes=3, seed=0)
+    kairode.write(tmp_path / "one.parquet", seen[1])
+    back = kairode.read(tmp_path / "one.parquet")
+    np.testing.assert_array_equal(back.observation[0], seen.observation[1])
+    told = json.loads(pq.read_schema(tmp_path / "one.parquet").metadata[b"kairode"])
+    assert told["settings"]["substep"] == "inf"
+    assert dict(back.spec.settings)["substep"] == float("inf")
 
 
 def test_nothing_is_half_written(rows, monkeypatch) -> None:

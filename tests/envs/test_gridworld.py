@@ -40,9 +40,17 @@ def test_courses(start, action, tau, end) -> None:
 
 
 def test_the_wall_clips_every_second() -> None:
-    # Two seconds into the wall, then one away from it: clipped at once, not at the end.
-    at_wall = move((3.45, -4.0), "up", 2)
-    np.testing.assert_allclose(move(at_wall, "down", 1), (3.33, -4.0), atol=1e-6)
+    # Pushed against the wall under noise, the state never lies further off than one second's noise would bring it.
+    # Clipped only at the end, sums of five seconds' noise would.
+    env = kairode.make("gridworld", noise=0.05)
+    keys = jax.random.split(KEY, 20_000)
+    step = jax.vmap(lambda k: env.transition(jnp.array([3.5, -4.0]), jnp.asarray(0), jnp.asarray(5.0), key=k))
+    inside = np.asarray(3.5 - step(keys)[:, 0])
+    # The last second starts at the wall at best, moves 0.17 into it, and needs noise of -0.17 or less to leave it:
+    # P(N(0, 0.05) < -0.17) = 3.4e-4. A sum of five seconds clipped once would leave it with P = 2e-14.
+    left = (inside > 0).sum()
+    assert stats.binomtest(int(left), len(inside), stats.norm.cdf(-0.17 / 0.05)).pvalue > 1e-3
+    assert left > 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from kairode.envs.hiv import HEALTHY, MARKERS, UNHEALTHY
 EFFICACY = [(0.0, 0.0), (0.7, 0.0), (0.0, 0.3), (0.7, 0.3)]
 DAYS = np.arange(1.0, 15.0)
 KEY = jax.random.key(0)
+HARDEST = np.array([[5.8506e5, 1704.83, 0.470, 0.434, 3.271, 10.087]], np.float32)
+"""Met after a long treatment: with 16 steps a day, not 24, it had the largest error of thousands of states."""
 
 
 def reference_field(t, y, e1, e2):
@@ -44,7 +46,7 @@ class Cycles(Policy):
     """Long treatment with both drugs, then a long pause, over and over: the virus nearly goes, then rebounds."""
 
     def start(self, *, key):
-        treated, paused = jax.random.uniform(key, (2,), minval=20.0, maxval=60.0)
+        treated, paused = jax.random.uniform(key, (2,), minval=5.0, maxval=120.0)
         return jnp.zeros(()), treated, paused
 
     def act(self, memory, obs, elapsed, *, key):
@@ -72,14 +74,15 @@ def states(treatment: str) -> np.ndarray:
         seen = [kairode.collect(env, episodes=10, seed=1)]
     else:
         seen = [
-            kairode.collect(env, Cycles(), episodes=10, seed=2, schedule=2),
+            kairode.collect(env, Cycles(), episodes=30, seed=2, schedule=2),
             kairode.collect(env, Steered(), episodes=10, seed=3, schedule=[1, 2, 5]),
         ]
     rows = [t.observation[:, :-1][t.mask] for t in seen]
     pick = np.random.default_rng(0)
     rows = [r[pick.choice(len(r), 200 // len(rows), replace=False)] for r in rows]
     obs = jnp.asarray(np.concatenate(rows))
-    return np.stack([np.asarray(env.task.marker(name, obs)) for name in MARKERS], axis=1)
+    met = np.stack([np.asarray(env.task.marker(name, obs)) for name in MARKERS], axis=1)
+    return met if treatment == "random" else np.concatenate([met, HARDEST])
 
 
 def after(env, start, actions, days, dtype):
@@ -98,10 +101,10 @@ def after(env, start, actions, days, dtype):
 @pytest.mark.parametrize("treatment", ["random", "good"])
 def test_transition_equals_bdf(treatment: str, action: int) -> None:
     start = states(treatment)
-    assert len(start) == 200
+    assert len(start) >= 200
     expected = np.stack([reference(state, action) for state in start])
     if action == 0:
-        assert expected[..., 4].max() > 7e5, "the rebounds must be among them"
+        assert expected[..., 4].max() > (8e5 if treatment == "random" else 1.2e6), "the rebounds must be among them"
 
     got = after(kairode.make("hiv"), start, [action], DAYS, jnp.float32)[:, 0]
 
@@ -125,10 +128,14 @@ def test_steady_states_stay_put(rounded) -> None:
     whole = after(env, steady[None], [0], [100.0], jnp.float32)[0, 0, 0]
     np.testing.assert_allclose(whole, steady, rtol=1e-3)
 
+
+def test_untreated_patients_stay_as_they_are() -> None:
+    # Every episode starts at the rounded steady state, and settles onto the exact one.
+    env = kairode.make("hiv")
+    steady = fsolve(lambda y: reference_field(0.0, y, 0.0, 0.0), UNHEALTHY, xtol=1e-12)
     visits = kairode.collect(env, lambda obs, key: 0, episodes=1, schedule=5)
-    observed = np.stack([np.asarray(env.task.marker(m, jnp.asarray(visits.observation[0, 20:]))) for m in MARKERS], 1)
-    if rounded is UNHEALTHY:  # every episode starts at its rounded values and settles onto it
-        np.testing.assert_allclose(observed[-1], steady, rtol=1e-3)
+    settled = [float(env.task.marker(name, visits.observation[0, -1])) for name in MARKERS]
+    np.testing.assert_allclose(settled, steady, rtol=1e-3)
 
 
 def test_interval_splits() -> None:

@@ -1,6 +1,8 @@
 """The MuJoCo environments against plain mujoco frame by frame, and against Gymnasium at its own frame skip."""
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
@@ -96,6 +98,30 @@ def test_unit_of_the_reward() -> None:
     assert seconds.reward(obs, np.zeros(2), next_obs, 3.0) == pytest.approx(0.06 / 0.03)
     assert frames.reward(obs, np.zeros(2), next_obs, 3.0) == pytest.approx(0.06 / 3)
     assert frames.reward(obs, np.array([1.0, -1.0]), next_obs, 3.0) == pytest.approx(0.02 - 2e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_task_serves_jax_as_well(name: str) -> None:
+    task = kairode.make(name).task
+    rng = np.random.default_rng(0)
+    before, after = rng.normal(size=(2, 20, len(task.spec.observations))).astype(np.float32)
+    after[:10, :2] = (1.2, 0.0)  # a hopper that stands
+    actions = rng.uniform(-1, 1, (20, task.spec.actions.n)).astype(np.float32)
+    taus = rng.integers(1, 8, 20).astype(np.float32)
+    on_host = task.reward(before.astype(float), actions.astype(float), after.astype(float), taus.astype(float))
+    compiled = jax.jit(jax.vmap(task.reward))(before, actions, after, taus)
+    np.testing.assert_allclose(compiled, on_host, rtol=1e-3, atol=1e-2)
+    np.testing.assert_array_equal(jax.vmap(task.terminal)(jnp.asarray(after)), task.terminal(after))
+
+
+@pytest.mark.parametrize("tau", [0.0, 2.5, float("nan"), float("inf")])
+def test_no_fractions_of_a_frame(tau: float) -> None:
+    simulation = kairode.make("swimmer").open()
+    simulation.reset(0)
+    with pytest.raises(KairodeError, match="whole number of frames"):
+        simulation.transition(np.zeros(2), tau)
+    simulation.transition(np.zeros(2), 2.9999998)
+    assert simulation.gym.data.time == pytest.approx(0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,17 @@
 """Environments by name, their fields, and what is refused."""
 
+import dataclasses
 import math
+import subprocess
+import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import kairode
+from kairode.envs import Environment, Task, begin
 from kairode.envs.schedule import Fixed, Given, Own, as_schedule
 from kairode.envs.zoo import ENVIRONMENTS, describe
 from kairode.errors import KairodeError
@@ -21,7 +28,8 @@ def test_every_environment_can_be_made_and_described(name: str, setting: str) ->
     sentence, fields = describe(name)
     assert sentence
     assert {"horizon", "max_decisions", "discount"} <= {field for field, _, _ in fields}
-    assert all(meaning for _, _, meaning in fields)
+    declared = {field.name for field in dataclasses.fields(env)} - {"name"}
+    assert {field for field, _, _ in fields} == declared, "every field has its docstring"
 
 
 def test_discounts_and_units() -> None:
@@ -73,7 +81,10 @@ def test_unknown_name(name: str, suggestion: str) -> None:
         ("acrobot", {"intervals": (0.3, 1.0)}, "multiples of 0.2 s"),
         ("hiv", {"horizon": 0}, "horizon must be positive"),
         ("hiv", {"horizon": math.nan}, "horizon must be positive"),
-        ("hiv", {"max_decisions": 0}, "max_decisions must be at least 1"),
+        ("hiv", {"max_decisions": 0}, "max_decisions must be a whole number of at least 1"),
+        ("hiv", {"observed": ("V", "E", "V")}, "cannot be called 'V'"),
+        ("hiv", {"visits": ((1, 2),) * 4}, "3 rows of 4 pairs"),
+        ("gridworld", {"intervals": (1.5, 3.5)}, "must be whole seconds"),
         ("hiv", {"discount": 1.5}, r"discount must lie in \[0, 1\]"),
         ("hiv", {"observed": ("T1", "V")}, "must hold V and E"),
         ("hiv", {"steps_per_day": 0}, "steps_per_day of 'hiv' must be positive"),
@@ -92,6 +103,86 @@ def test_episodes_that_never_end() -> None:
         kairode.collect(env, episodes=1)
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("kd.make('hiv', max_decisions=2.5)", "max_decisions must be a whole number of at least 1, got 2.5"),
+        ("kd.make('hopper', intervals=(1.5, 3))", "intervals of 'hopper' must be whole frames, got (1.5, 3)"),
+        ("kd.make('hiv', horizon='long')", "a field of 'hiv' is of the wrong kind (horizon='long')"),
+        ("kd.make('hiv', observed=5)", "a field of 'hiv' is of the wrong kind (observed=5)"),
+        ("kd.collect(kd.make('hiv'), episodes=1.5)", "episodes must be a whole number of at least 1, got 1.5"),
+        ("kd.collect(kd.make('hiv'), episodes=1, seed=1.5)", "seed must be a whole number between"),
+        ("kd.collect(kd.make('hiv'), lambda o, k: o[0], episodes=1)", "must return one whole number, got float32[]"),
+        ("kd.collect(kd.make('hopper'), lambda o, k: o[:2], episodes=1)", "must return 3 numbers (thigh, leg, foot)"),
+        ("kd.collect(kd.make('hiv'), 3, episodes=1)", "3 is no policy: give None for random, a function"),
+        ("kd.collect('hiv', episodes=1)", "'hiv' is no environment: make one with kairode.make('hiv')"),
+        ("kd.collect(kd.make('hiv'), lambda o, k: 3 if o[4] > 0 else 0, episodes=1)", "jnp.where in place of if"),
+        (
+            "import numpy as n; kd.collect(kd.make('hiv'), lambda o, k: n.asarray(o)[0], episodes=1)",
+            "jax.numpy in place",
+        ),
+        ("kd.make(3)", "unknown environment '3'"),
+        ("kd.write('x.parquet', None)", "None is no trajectory"),
+    ],
+)
+def test_wrong_kinds_where_nothing_checks_types(code: str, message: str) -> None:
+    # The types of arguments are checked in these tests alone; a user gets the same clear sentence without.
+    plain = [sys.executable, "-c", f"import kairode as kd\n{code}"]
+    done = subprocess.run(plain, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if line.startswith("kairode.errors.KairodeError: ")]
+    assert len(said) == 1, done.stderr
+    assert message in said[0]
+
+
+def test_lists_and_numpys_numbers_will_do() -> None:
+    assert kairode.make("hiv", horizon=np.float32(50), max_decisions=np.int64(5)) == kairode.make(
+        "hiv", horizon=50.0, max_decisions=5
+    )
+    assert kairode.make("gridworld", intervals=np.array([1, 3])) == kairode.make("gridworld", intervals=(1, 3))
+    assert kairode.make("hiv", observed=["T1", "T2", "T1*", "T2*", "V", "E"]) == kairode.make("hiv")
+    assert kairode.make("gridworld", intervals=[2, 3]) == kairode.make("gridworld", intervals=(2, 3))
+
+
+def test_an_environment_may_hold_its_task_as_a_field() -> None:
+    # As a learned model will: arrays beside a task, and everything under vmap.
+    class World(Environment):
+        task: Task
+        weights: jax.Array
+
+        def reset(self, *, key):
+            return self.weights
+
+        def observe(self, state):
+            return state
+
+        def interval(self, state, action, *, key):
+            return jnp.ones(())
+
+        def transition(self, state, action, tau, *, key):
+            return state * self.weights
+
+    task = kairode.make("gridworld").task
+    worlds = jax.vmap(lambda w: World(task, w))(jnp.ones((3, 2)))
+    key = jax.random.key(0)
+    moments = jax.vmap(lambda world: begin(world, key=key))(worlds)
+    assert moments.obs.shape == (3, 2)
+    jax.jit(lambda task, obs: task.reward(obs, jnp.asarray(0), obs, jnp.ones(())))(task, jnp.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (1e9, "must not be longer than an episode, 1000 days, got 1e.09"),
+        ([1, 1e9], "must not be longer than an episode"),
+        (["a"], "must be numbers"),
+        (1e-9, "decisions in an episode of 'hiv', more than 1,000,000"),
+    ],
+)
+def test_schedules_beyond_reason(schedule, message: str) -> None:
+    with pytest.raises(KairodeError, match=message):
+        kairode.collect(kairode.make("hiv"), episodes=1, schedule=schedule)
+
+
 def test_schedules_from_what_people_write() -> None:
     spec = kairode.make("hiv").task.spec
     assert as_schedule(None, spec) == Own()
@@ -100,6 +191,9 @@ def test_schedules_from_what_people_write() -> None:
     assert as_schedule([1, 2], spec) == Given((1.0, 2.0))
     assert as_schedule(Given((3, 4)), spec).shortest(spec) == 3
     assert spec.longest(as_schedule(7, spec).shortest(spec)) == 143
+    assert as_schedule(np.array([1, 2]), spec) == Given((1.0, 2.0))
+    with pytest.raises(KairodeError, match="positive, finite time, got 0"):
+        as_schedule(Fixed(jnp.asarray(0.0)), spec)
     with pytest.raises(KairodeError, match="empty"):
         as_schedule([], spec)
     with pytest.raises(KairodeError, match="whole number of frames"):

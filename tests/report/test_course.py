@@ -5,13 +5,13 @@ import pytest
 
 import kairode
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.report.course import POINTS, draw_course, replay
+from kairode.report.course import POINTS, between_decisions, draw_course
 
 
 def test_the_line_passes_through_the_decisions() -> None:
     env = kairode.make("hiv", horizon=120)
     episode = kairode.collect(env, episodes=1, seed=0)[0]
-    time, between = replay(env, episode)
+    time, between = between_decisions(env, episode)
     steps = int(episode.length)
     assert len(time) == steps * POINTS + 1
     np.testing.assert_allclose(time[::POINTS], episode.time[: steps + 1], rtol=1e-6)

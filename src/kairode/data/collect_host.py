@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from kairode.data.policy import Memory, Policy
+from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
 from kairode.envs.fleet import HostFleet, Step
@@ -29,7 +30,7 @@ def collect_host(
     """Run episodes; a simulation that ends its own goes on with the next that none has begun."""
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
-    actor = Actor(policy, seed, episodes)
+    actor = Actor(policy, env.task.spec, seed, episodes)
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
     fleet = HostFleet(env, size, schedule)
     try:
@@ -42,9 +43,9 @@ def collect_host(
         while (busy := np.flatnonzero(episode < episodes)).size:
             current = np.minimum(episode, episodes - 1)
             actions = actor.act(obs, elapsed, current, log.length[current])
-            step = fleet.step(actions)
+            step = fleet.step(actions, fleet.intervals(actions, actor.memory))
             log.record(busy, episode[busy], actions, step)
-            obs, elapsed = step.obs, step.tau
+            obs, elapsed = step.obs, step.tau.astype(np.float32)
             ended = busy[(step.terminated | step.truncated)[busy]]
             if not ended.size:
                 continue
@@ -103,7 +104,7 @@ class Log:
 class Actor:
     """A policy for all simulations at once: it holds their memories and the random keys of their episodes."""
 
-    def __init__(self, policy: Policy, seed: int, episodes: int) -> None:
+    def __init__(self, policy: Policy, spec: Spec, seed: int, episodes: int) -> None:
         self.data = np.asarray(_episode_keys(jax.random.key(seed), episodes))
         self.memory: Memory = None
 
@@ -112,7 +113,9 @@ class Actor:
 
         def act(memory: Memory, obs: Obs, elapsed: Tau, data: KeyData, count: Int[Array, ""]) -> tuple[Action, Memory]:
             key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
-            return policy.act(memory, obs, elapsed, key=key)
+            action, memory = policy.act(memory, obs, elapsed, key=key)
+            check_kind(spec, action)
+            return action, memory
 
         self._start, self._act = jax.jit(jax.vmap(start)), jax.jit(jax.vmap(act))
 

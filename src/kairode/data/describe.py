@@ -1,6 +1,7 @@
 """A task's sizes and units as JSON, and what a bare table shows of them."""
 
 import dataclasses
+import difflib
 import math
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kairode.envs.core import Continuous, Discrete, Intervals, Spec, Variable
+from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, Variable
 from kairode.errors import KairodeError
 
 FORMAT = 1
-RESERVED = ("episode", "t", "reward", "terminated", "truncated", "action")
+MOST_ACTIONS = 1000
 
 
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
-    """Plain JSON: environment, units and everything else, infinite numbers as null."""
+    """Plain JSON: environment, units and everything else, infinite numbers as words."""
     fields = _finite(dataclasses.asdict(spec))
     fields["environment"] = fields.pop("name")
+    fields["settings"] = dict(fields["settings"])
     fields["actions"]["kind"] = "discrete" if isinstance(spec.actions, Discrete) else "continuous"
     units = {v.name: v.unit for v in spec.observations} | {"t": spec.time_unit}
     return {"format": FORMAT, **fields, "units": units}
@@ -34,16 +36,16 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
     return Spec(
         name=given["environment"],
         observations=tuple(
-            Variable(v["name"], v["unit"], _or(v["low"], -math.inf), _or(v["high"], math.inf))
-            for v in given["observations"]
+            Variable(v["name"], v["unit"], float(v["low"]), float(v["high"])) for v in given["observations"]
         ),
-        actions=kind(**actions | {"names": tuple(actions["names"])}),
+        actions=kind(**{key: tuple(values) for key, values in actions.items()}),
         intervals=Intervals(**given["intervals"]),
         time_unit=given["time_unit"],
         tick=given["tick"],
-        horizon=_or(given["horizon"], math.inf),
+        horizon=float(given["horizon"]),
         max_decisions=given["max_decisions"],
         discount=given["discount"],
+        settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
     )
 
 
@@ -51,14 +53,21 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
     """For a table that nothing describes: names from its columns, ranges from its values."""
     for name in ("episode", "t"):
         if name not in table.column_names:
-            raise KairodeError(
-                f"{path}: the column '{name}' is missing. Columns found: {', '.join(table.column_names)}."
-            )
-    observed = [n for n in table.column_names if n not in RESERVED and not n.startswith("action_")]
+            raise missing(path, name, table.column_names)
+    if not _is_number(table.schema.field("t").type):
+        raise KairodeError(
+            f"{path}, column 't': numbers are needed, the column holds {table.schema.field('t').type}. "
+            "Give times as days or hours since a common start."
+        )
+    observed = [
+        name
+        for name in table.column_names
+        if name not in RESERVED and not name.startswith("action_") and not name.startswith("__index_level_")
+    ]
     if not observed:
         raise KairodeError(f"{path}: no column of observations beside {', '.join(RESERVED)}.")
-    episode, t = (table[name].to_numpy(zero_copy_only=False) for name in ("episode", "t"))
-    gaps = np.diff(t.astype(np.float64))[episode[1:] == episode[:-1]]
+    same = pc.equal(table["episode"][1:], table["episode"][:-1]).to_numpy(zero_copy_only=False)
+    gaps = np.diff(table["t"].to_numpy().astype(np.float64))[same.astype(bool)]
     gaps = gaps[np.isfinite(gaps) & (gaps > 0)]
     low, high = (float(gaps.min()), float(gaps.max())) if gaps.size else (1.0, 1.0)
     whole = bool(np.all(gaps == np.round(gaps)))
@@ -71,25 +80,40 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
     )
 
 
+def missing(path: str | Path, name: str, found: list[str]) -> KairodeError:
+    """The error for a column that is not there."""
+    near = difflib.get_close_matches(name, found, n=1, cutoff=0.6)
+    hint = f" Is it the one called '{near[0]}'?" if near else ""
+    return KairodeError(f"{path}: the column '{name}' is missing.{hint} Columns found: {', '.join(found)}.")
+
+
 def _actions(path: str | Path, table: pa.Table) -> Discrete | Continuous:
     controls = [name for name in table.column_names if name.startswith("action_")]
     if controls:
-        bounds = [pc.min_max(table[name]).as_py() for name in controls]
-        names = tuple(name.removeprefix("action_") for name in controls)
-        return Continuous(names, min(b["min"] or 0.0 for b in bounds), max(b["max"] or 0.0 for b in bounds))
+        bounds = []
+        for name in controls:
+            if not _is_number(table.schema.field(name).type):
+                raise KairodeError(f"{path}, column '{name}': numbers are needed for a control.")
+            bounds.append(pc.min_max(table[name]).as_py())
+        low, high = (tuple(float(b[end] or 0.0) for b in bounds) for end in ("min", "max"))
+        return Continuous(tuple(name.removeprefix("action_") for name in controls), low, high)
     if "action" not in table.column_names:
-        raise KairodeError(
-            f"{path}: the column 'action' is missing (or action_NAME for each control). "
-            f"Columns found: {', '.join(table.column_names)}."
-        )
+        raise missing(path, "action", table.column_names)
     found = [value for value in pc.unique(table["action"]).to_pylist() if value is not None]
-    if all(isinstance(value, str) for value in found):
+    if found and all(isinstance(value, str) for value in found):
         return Discrete(tuple(sorted(found)))
-    if all(isinstance(value, int) and value >= 0 for value in found):
-        return Discrete(tuple(str(i) for i in range(max(found) + 1)))
+    found = [value for value in found if value == value]
+    whole = all(not isinstance(v, str | bool) and v == int(v) and 0 <= v < MOST_ACTIONS for v in found)
+    if found and whole:  # also 0.0, 1.0: what pandas makes of whole numbers with a gap
+        return Discrete(tuple(str(i) for i in range(int(max(found)) + 1)))
     raise KairodeError(
-        f"{path}, column 'action': give names or whole numbers from 0, or numbers in columns action_NAME."
+        f"{path}, column 'action': give names, or whole numbers from 0 to {MOST_ACTIONS - 1}; numbers that are "
+        "amounts go into columns action_NAME."
     )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind)
 
 
 def _finite(value: Any) -> Any:
@@ -97,8 +121,10 @@ def _finite(value: Any) -> Any:
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_tuples, value))
+    return float(value) if value in ("inf", "-inf") else value

@@ -9,10 +9,21 @@ from pathlib import Path
 from kairode.errors import KairodeError
 
 
+def check_target(path: str | Path) -> Path:
+    """Refuse a place that no file can be written to, before any work is done for it."""
+    path = Path(path)
+    if path.name == "" or path.is_dir():
+        raise KairodeError(f"cannot write '{path}': it is a folder. Add the name of a file.")
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            raise KairodeError(f"cannot write {path}: {parent} is a file, not a folder.")
+    return path
+
+
 @contextlib.contextmanager
 def whole(path: str | Path) -> Iterator[Path]:
     """A path beside the wanted one to write to; it takes the wanted name once the block ends without error."""
-    path = Path(path)
+    path = check_target(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,17 @@ Memory = Any
 
 
 class Policy(eqx.Module):
-    """Chooses an action at each decision, with a memory carried from one to the next (empty, if it needs none)."""
+    """Chooses an action at each decision, with a memory carried from one to the next (empty, if it needs none).
+
+    A policy is a frozen Equinox module: what changes is the memory it returns. This one takes turns:
+
+        class Turns(Policy):
+            def start(self, *, key):
+                return jnp.zeros((), jnp.int32)
+
+            def act(self, memory, obs, elapsed, *, key):
+                return memory % 4, memory + 1
+    """
 
     @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Memory:
@@ -41,7 +51,7 @@ class Random(Policy):
         """Uniform over the actions."""
         if isinstance(self.actions, Discrete):
             return jax.random.randint(key, (), 0, self.actions.n), memory
-        low, high = self.actions.low, self.actions.high
+        low, high = jnp.array(self.actions.low), jnp.array(self.actions.high)
         return jax.random.uniform(key, (self.actions.n,), minval=low, maxval=high), memory
 
 
@@ -73,12 +83,14 @@ class Memoryless(Policy):
         return jnp.asarray(self.choose(obs, key)), memory
 
 
-def as_policy(policy: Policy | Callable[[Obs, Key[Array, ""]], Action] | None, spec: Spec) -> Policy:
+def as_policy(policy: Any, spec: Spec) -> Policy:
     """A policy from what people write: None for random, a function of observation and key, or a policy."""
     if policy is None:
         return Random(spec.actions)
     if isinstance(policy, Policy):
         return policy
+    if isinstance(policy, type):
+        raise KairodeError(f"{policy.__name__} is a class: give an instance of it, {policy.__name__}(...).")
     if callable(policy):
         return Memoryless(policy)
     raise KairodeError(f"{policy!r} is no policy: give None for random, a function of (obs, key), or a Policy.")

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from kairode.errors import KairodeError
+
 
 class Replay(eqx.Module):
     """The latest items, in a ring."""
@@ -53,6 +55,8 @@ def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
 
 def _next_places(replay: Replay, items: PyTree[Array]) -> tuple[Int[Array, " n"], int]:
     count = jax.tree.leaves(items)[0].shape[0]
+    if count > replay.capacity:
+        raise KairodeError(f"{count} items at once are more than the replay's capacity of {replay.capacity}.")
     return (replay.cursor + jnp.arange(count)) % replay.capacity, count
 
 
@@ -114,8 +118,9 @@ def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
 def prioritise(
     memory: Prioritised, where: Int[Array, " n"], errors: Float[Array, " n"], *, least: float = 1e-6
 ) -> Prioritised:
-    """With the priorities |error| + least of the items drawn."""
-    powers = (jnp.abs(errors) + least) ** memory.alpha
+    """With the priorities |error| + least of the items drawn; an error that is no number counts as the highest."""
+    sane = jnp.isfinite(errors)
+    powers = jnp.where(sane, (jnp.abs(errors) + least) ** memory.alpha, memory.highest)
     highest = jnp.maximum(memory.highest, powers.max())
     return eqx.tree_at(lambda m: m.highest, _set_powers(memory, where, powers), highest)
 

@@ -15,19 +15,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kairode.data.describe import spec_from_dict, spec_from_table, spec_to_dict
+from kairode.data.describe import missing, spec_from_dict, spec_from_table, spec_to_dict
 from kairode.data.files import whole
 from kairode.data.trajectory import Trajectory
-from kairode.envs.core import Continuous, Discrete, Spec
-from kairode.errors import KairodeError, unknown
+from kairode.envs.core import RESERVED, Continuous, Discrete, Spec
+from kairode.errors import KairodeError
 
 KEY = b"kairode"
-FIXED = ("episode", "t", "reward", "terminated", "truncated")
 
 
-def write(path: str | Path, trajectory: Trajectory) -> None:
-    """Write many episodes to a file that is there whole or not at all."""
+def write(path: str | Path, trajectory: Any) -> None:
+    """Write many episodes, or one, to a file that is there whole or not at all."""
+    if not isinstance(trajectory, Trajectory):
+        raise KairodeError(f"{trajectory!r} is no trajectory: give what kairode.collect or kairode.read returned.")
     spec = trajectory.spec
+    if np.ndim(trajectory.length) == 0:
+        trajectory = trajectory[None]
     length = np.asarray(trajectory.length)
     rows = np.arange(trajectory.observation.shape[1]) <= length[:, None]
     last = (np.arange(rows.shape[1]) == length[:, None])[rows]
@@ -55,36 +58,47 @@ def write(path: str | Path, trajectory: Trajectory) -> None:
         pq.write_table(table, part, compression="zstd")
 
 
-def read(path: str | Path) -> Trajectory:
-    """Read and check episodes; the first thing wrong is named with file, row (from 0) and column."""
+def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
+    """Read and check episodes; the first thing wrong is named with file, row (from 0) and column.
+
+    A table of our own says what it is about. For another, a `spec` can (names, units, discount): `env.task.spec`, or
+    one that you write. Without it every column that has no meaning of its own is an observation, the discount is 1, and
+    named actions are in alphabetical order.
+    """
     table = _open(path)
-    spec = _spec(path, table)
-    for name in (*FIXED, *(v.name for v in spec.observations), *_action_columns(spec)):
+    spec = spec or _spec(path, table)
+    names = {*RESERVED, *_action_columns(spec)} - ({"action"} if isinstance(spec.actions, Continuous) else set())
+    for name in (*sorted(names), *(v.name for v in spec.observations)):
         if name not in table.column_names:
-            raise unknown("column", name, table.column_names, where=f"of {path}: it is missing")
+            raise missing(path, name, table.column_names)
     check = Check(path, table)
     check.no_gaps([v.name for v in spec.observations] + ["episode", "t", "terminated", "truncated"])
-    episode, t = check.numbers("episode"), check.numbers("t")
-    first, last = check.episodes(episode, t)
+    first, last, t = check.episodes()
     ends = {name: check.flags(name, last) for name in ("terminated", "truncated")}
     check.exactly_one_end(ends["terminated"], ends["truncated"], last)
-    observed = np.stack([check.numbers(v.name) for v in spec.observations], axis=1)
+    observed = np.stack([check.single(v.name) for v in spec.observations], axis=1)
     action = check.actions(spec, last)
-    reward = check.numbers("reward", last)
+    reward = check.single("reward", last)
     return _padded(spec, first, last, t, observed, action, reward, ends)
 
 
 def _open(path: str | Path) -> pa.Table:
     path = Path(path)
+    if path.is_dir():
+        raise KairodeError(f"{path} is a folder: give the file in it.")
     if not path.is_file():
         raise KairodeError(f"{path}: no such file.")
     if path.stat().st_size == 0:
-        raise KairodeError(f"{path} is empty: 0 bytes. Write it again with `kairode collect` or kairode.write.")
+        raise KairodeError(f"{path} is empty: 0 bytes. Write it again.")
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
+        names = table.column_names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise KairodeError(f"{path}: the column '{twice}' stands there twice.")
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         raise KairodeError(
-            f"{path} is not a whole Parquet file (cut off, damaged, or of another kind). Copy or write it again."
+            f"{path} is not a whole Parquet file: it is cut off, damaged, or of another kind, such as CSV."
         ) from error
     if table.num_rows == 0:
         raise KairodeError(f"{path} is empty: it has columns but no rows.")
@@ -129,13 +143,14 @@ class Check:
     def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
         """Finite numbers; with `last`, cells are empty exactly in the last rows and come back as 0."""
         kind = self.table.schema.field(column).type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
-            raise KairodeError(f"{self.path}, column '{column}': numbers are needed, the column holds {kind}.")
+        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            hint = "Give times as days or hours since a common start." if column == "t" else "Leave out what is none."
+            raise KairodeError(f"{self.path}, column '{column}': numbers are needed, the column holds {kind}. {hint}")
         if last is not None:
             self.empty_in_last(column, last)
-        exact = pa.types.is_integer(kind)
-        filled = self.table[column].fill_null(0).to_numpy()
-        values = np.asarray(filled, np.int64 if exact else np.float64)
+        values = self.table[column].cast(pa.float64(), safe=False).fill_null(0).to_numpy()
+        if last is not None:
+            values = np.where(last, 0.0, values)
         bad = ~np.isfinite(values)
         if bad.any():
             row = int(bad.argmax())
@@ -143,39 +158,64 @@ class Check:
         return values
 
     def empty_in_last(self, column: str, last: np.ndarray) -> None:
-        """Refuse an action or reward in an episode's last row, and the lack of one in any other."""
+        """Refuse an action or reward in an episode's last row, and the lack of one in any other.
+
+        In a last row NaN counts as empty: some programs write nothing else.
+        """
         nulls = self.nulls(column)
+        if pa.types.is_floating(self.table.schema.field(column).type):
+            nulls = nulls | (last & np.isnan(self.table[column].fill_null(0).to_numpy()))
         if (nulls & ~last).any():
             raise self.fault(int((nulls & ~last).argmax()), column, "the value is missing")
         if (~nulls & last).any():
             row = int((~nulls & last).argmax())
             raise self.fault(row, column, "the last row of an episode must leave this empty, as no interval follows")
 
-    def episodes(self, episode: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows are first and last of their episode; rows of one must stand together, in order of time."""
+    def single(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
+        """Finite numbers that float32 can hold, in which all is computed."""
+        values = self.numbers(column, last)
+        bad = np.abs(values) > np.finfo(np.float32).max
+        if bad.any():
+            row = int(bad.argmax())
+            raise self.fault(row, column, f"{values[row]:g} is too large for single precision; use a larger unit")
+        return values
+
+    def episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which rows are first and last of their episode, and the times.
+
+        An episode is named by a number or a word; its rows must stand together, in order of time.
+        """
+        episode = np.asarray(self.table["episode"].to_pylist(), object)
+        t = self.numbers("t").astype(np.float64)
         changes = episode[1:] != episode[:-1]
         first, last = np.append(True, changes), np.append(changes, True)
-        heads = np.flatnonzero(first)
-        _, seen = np.unique(episode[heads], return_index=True)
-        if len(seen) < len(heads):
-            again = int(heads[np.setdiff1d(np.arange(len(heads)), seen)[0]])
-            raise self.fault(again, "episode", f"episode {episode[again]} begins again: its rows must stand together")
+        seen: set[Any] = set()
+        for start in np.flatnonzero(first).tolist():
+            if episode[start] in seen:
+                raise self.fault(
+                    start, "episode", f"episode {episode[start]} begins again: sort the rows by episode and t"
+                )
+            seen.add(episode[start])
         stuck = np.append(False, (np.diff(t) <= 0) & ~changes)
         if stuck.any():
             row = int(stuck.argmax())
             raise self.fault(row, "t", f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
+        lost = np.append(False, (np.diff(t).astype(np.float32) <= 0) & ~changes)
+        if lost.any():
+            raise self.fault(int(lost.argmax()), "t", "the interval before is too short for single precision")
         lone = first & last
         if lone.any():
             row = int(lone.argmax())
             raise self.fault(row, "episode", f"episode {episode[row]} has one row only: no interval, nothing to learn")
-        return first, last
+        return first, last, t
 
     def flags(self, column: str, last: np.ndarray) -> np.ndarray:
         """Truth values, true in last rows only."""
         kind = self.table.schema.field(column).type
-        if not pa.types.is_boolean(kind):
+        values = self.numbers(column) if pa.types.is_integer(kind) else self.table[column].to_numpy()
+        if not (pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and np.isin(values, (0, 1)).all())):
             raise KairodeError(f"{self.path}, column '{column}': true or false is needed, the column holds {kind}.")
-        values = self.table[column].to_numpy()
+        values = values.astype(bool)
         if (values & ~last).any():
             raise self.fault(int((values & ~last).argmax()), column, "true in a row that is not its episode's last")
         return values[last]
@@ -196,11 +236,10 @@ class Check:
         if isinstance(spec.actions, Continuous):
             columns = _action_columns(spec)
             controls = np.stack([self.numbers(column, last) for column in columns], axis=1)
-            outside = (controls < spec.actions.low - 1e-6) | (controls > spec.actions.high + 1e-6)
-            outside &= ~last[:, None]
+            outside = ~spec.actions.contain(controls) & ~last[:, None]
             if outside.any():
                 row, i = np.argwhere(outside)[0]
-                bounds = f"[{spec.actions.low:g}, {spec.actions.high:g}]"
+                bounds = f"[{spec.actions.low[i]:g}, {spec.actions.high[i]:g}]"
                 raise self.fault(int(row), columns[i], f"action {controls[row, i]:g} is outside {bounds}")
             return controls
         return self.named_actions(spec.actions, last)
@@ -208,6 +247,8 @@ class Check:
     def named_actions(self, actions: Discrete, last: np.ndarray) -> np.ndarray:
         """Indices of actions given by name or by index."""
         self.empty_in_last("action", last)
+        if pa.types.is_boolean(self.table.schema.field("action").type):
+            raise KairodeError(f"{self.path}, column 'action': give names or whole numbers, not true and false.")
         given = self.table["action"].to_pylist()
         known: dict[Any, int] = {name: i for i, name in enumerate(actions.names)} | {i: i for i in range(actions.n)}
         codes = np.zeros(len(given), np.int64)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from kairode.envs.core import Spec
+from kairode.envs.core import Spec, decimal
 
 
 class Trajectory(eqx.Module):
@@ -61,12 +61,6 @@ class Trajectory(eqx.Module):
     def __getitem__(self, index: Any) -> "Trajectory":
         """Some of many episodes."""
         return jax.tree.map(lambda x: x[index], self)
-
-
-def decimal(x: np.ndarray) -> np.ndarray:
-    """Numbers in float64 as their shortest decimal says: float32's 0.2 becomes 0.2, not 0.20000000298."""
-    values, where = np.unique(x, return_inverse=True)
-    return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)
 
 
 def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:

@@ -6,11 +6,12 @@ has, observed as angles and angular velocities.
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable, settings_of
 from kairode.envs.integrate import integrate
 from kairode.errors import KairodeError
 
@@ -65,7 +66,7 @@ def bound(motion: Motion) -> Motion:
 class AcrobotTask(Task):
     """The reward is the tip's height at the next decision; above 1 the episode ends."""
 
-    spec: Spec
+    spec: Spec = eqx.field(static=True)
 
     def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
         """R = -cos(theta1') - cos(theta1' + theta2')."""
@@ -81,7 +82,7 @@ class Acrobot(Environment):
 
     substep: float = 0.02
     """Longest step of the RK4 integration, s; math.inf takes one step per interval (published run)."""
-    intervals: tuple[float, float] = (0.2, 1.0)
+    intervals: tuple[float, float] = eqx.field(default=(0.2, 1.0), converter=tuple)
     """Intervals are uniform on the multiples of 0.2 s in this range."""
     horizon: float = 100.0
     """Seconds after which an episode is truncated."""
@@ -112,6 +113,7 @@ class Acrobot(Environment):
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
+            settings=settings_of(self),
         )
         return AcrobotTask(spec)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.errors import KairodeError
@@ -45,16 +46,21 @@ class Discrete:
 
 @dataclasses.dataclass(frozen=True)
 class Continuous:
-    """A vector of named controls within bounds."""
+    """A vector of named controls, each within bounds of its own."""
 
     names: tuple[str, ...]
-    low: float = -1.0
-    high: float = 1.0
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
     @property
     def n(self) -> int:
         """How many controls there are."""
         return len(self.names)
+
+    def contain(self, values: np.ndarray) -> np.ndarray:
+        """Which controls (on the last axis) lie within their bounds, but for rounding."""
+        slack = 1e-5 * (np.array(self.high) - np.array(self.low))
+        return (values >= np.array(self.low) - slack) & (values <= np.array(self.high) + slack)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +85,17 @@ class Intervals:
         """How many different intervals there are; None where they are continuous."""
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
+    @property
+    def whole(self) -> bool:
+        """Whether they are whole numbers."""
+        return self.step == 1 and self.low == round(self.low)
+
+
+MOST_DECISIONS = 1_000_000
+"""Of one episode: more would not fit into memory."""
+RESERVED = ("episode", "t", "action", "reward", "terminated", "truncated")
+"""Columns of a table of experience that are not observations."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
@@ -98,12 +115,23 @@ class Spec:
     """An episode is truncated after this many decisions; None for no such cap."""
     discount: float = 1.0
     """Gamma, per tick."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """The environment's fields, name and value: what its files remember of it."""
 
     def __post_init__(self) -> None:
+        names = [variable.name for variable in self.observations]
+        for name in names:
+            if name in RESERVED or name.startswith("action_") or names.count(name) > 1:
+                raise KairodeError(
+                    f"an observation of '{self.name}' cannot be called '{name}': names differ from each other, "
+                    f"from {', '.join(RESERVED)}, and do not begin with action_."
+                )
         if not self.horizon > 0:
             raise KairodeError(f"horizon must be positive, got {self.horizon} for '{self.name}'.")
-        if self.max_decisions is not None and self.max_decisions < 1:
-            raise KairodeError(f"max_decisions must be at least 1, got {self.max_decisions} for '{self.name}'.")
+        if self.max_decisions is not None and not (isinstance(self.max_decisions, int) and self.max_decisions >= 1):
+            raise KairodeError(
+                f"max_decisions must be a whole number of at least 1, got {self.max_decisions} for '{self.name}'."
+            )
         if not 0 <= self.discount <= 1:
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount} for '{self.name}'.")
 
@@ -114,7 +142,12 @@ class Spec:
         longest = min(by_time, by_count)
         if math.isinf(longest):
             raise KairodeError(f"episodes of '{self.name}' never end: give it a horizon or max_decisions.")
-        return int(longest)
+        if longest > MOST_DECISIONS:
+            raise KairodeError(
+                f"intervals of {shortest_interval:g} {self.time_unit}s make up to {longest:,} decisions in an episode "
+                f"of '{self.name}', more than {MOST_DECISIONS:,}: lengthen them or set max_decisions."
+            )
+        return max(int(longest), 1)
 
 
 class Task(eqx.Module):
@@ -134,10 +167,7 @@ class Task(eqx.Module):
 class Environment(eqx.Module):
     """A semi-Markov decision process in pure JAX: a task and its dynamics."""
 
-    @property
-    @abc.abstractmethod
-    def task(self) -> Task:
-        """Reward, terminal and sizes."""
+    task: eqx.AbstractVar[Task]
 
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
@@ -162,6 +192,8 @@ class Moment(NamedTuple):
     state: Any
     obs: Any
     time: Any
+    lag: Any
+    """What rounding left out of the time: thousands of intervals still add up to the horizon in float32."""
     count: Any
     """Decisions taken so far."""
 
@@ -179,7 +211,8 @@ def begin(env: Environment, *, key: Key[Array, ""]) -> Moment:
     """The first moment of an episode."""
     state = env.reset(key=key)
     obs = env.observe(state)
-    return Moment(state, obs, jnp.zeros((), obs.dtype), jnp.zeros((), jnp.int32))
+    zero = jnp.zeros((), obs.dtype)
+    return Moment(state, obs, zero, zero, jnp.zeros((), jnp.int32))
 
 
 def advance(
@@ -189,13 +222,29 @@ def advance(
     task = env.task
     state = env.transition(moment.state, action, tau, key=key)
     obs = env.observe(state)
-    terminated, time, count = task.terminal(obs), moment.time + tau, moment.count + 1
+    passed = tau - moment.lag
+    time = moment.time + passed
+    lag, count = (time - moment.time) - passed, moment.count + 1
+    terminated = task.terminal(obs)
     truncated = over(task.spec, time, count) & ~terminated
     reward = task.reward(moment.obs, action, obs, tau)
-    return Moment(state, obs, time, count), Outcome(reward, tau, terminated, truncated)
+    return Moment(state, obs, time, lag, count), Outcome(reward, tau, terminated, truncated)
 
 
 def over(spec: Spec, time: Any, count: Any) -> Any:
-    """Whether the horizon or the cap on decisions is reached (a hundredth of a tick is taken as rounding)."""
-    late = time >= spec.horizon - 1e-2 * spec.tick
+    """Whether the horizon or the cap on decisions is reached (a thousandth of a tick is taken as rounding)."""
+    late = time >= spec.horizon - 1e-3 * spec.tick
     return late if spec.max_decisions is None else late | (count >= spec.max_decisions)
+
+
+def settings_of(env: Any) -> tuple[tuple[str, Any], ...]:
+    """An environment's fields with their values."""
+    return tuple((field.name, getattr(env, field.name)) for field in dataclasses.fields(env))
+
+
+def decimal(x: np.ndarray) -> np.ndarray:
+    """Numbers in float64 as their shortest decimal says: float32's 0.2 becomes 0.2, not 0.20000000298."""
+    if x.size == 1:
+        return np.full(x.shape, float(str(x.reshape(()))))
+    values, where = np.unique(x, return_inverse=True)
+    return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)

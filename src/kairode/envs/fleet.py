@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -12,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Task, Tau, advance, begin, over
+from kairode.envs.core import Action, Environment, Moment, Outcome, Task, Tau, advance, begin, decimal, over
 from kairode.envs.host import HostEnvironment
-from kairode.envs.lanes import over_lanes
-from kairode.envs.schedule import Own, Schedule, due
+from kairode.envs.lanes import cores, over_lanes
+from kairode.envs.schedule import Decision, Own, Schedule, due
+from kairode.errors import KairodeError
 
 
 class Step(NamedTuple):
@@ -26,6 +26,7 @@ class Step(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     tau: np.ndarray
+    """In float64, as the decimal it stands for; so is the time."""
     time: np.ndarray
 
 
@@ -53,7 +54,8 @@ class Fleet(abc.ABC):
     def states(self) -> Any:
         """The true states now, with a leading axis of instances; None where they cannot be had."""
 
-    def close(self) -> None:  # noqa: B027
+    @abc.abstractmethod
+    def close(self) -> None:
         """Give back what the instances hold."""
 
 
@@ -63,6 +65,11 @@ class Fleet(abc.ABC):
 def _following(data: jax.Array) -> jax.Array:
     """The key of an instance's next episode."""
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
+
+
+def _step_key(data: jax.Array, count: Any) -> jax.Array:
+    """The key of a decision: 0 leads to the next episode, 1 to the start state, the others to the decisions."""
+    return jax.random.fold_in(jax.random.wrap_key_data(data), count + 2)
 
 
 @jax.jit
@@ -102,7 +109,7 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
     """The calls with environment and schedule built in: a call then carries only what changes."""
 
     def start(data: jax.Array) -> Moment:
-        return begin(env, key=jax.random.wrap_key_data(data))
+        return begin(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
 
     def renew(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
         return _choose(chosen, start(data), moment)
@@ -110,7 +117,7 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
     def step(
         moment: Moment, action: Action, tau: Tau | None, data: jax.Array, anew: jax.Array | None
     ) -> tuple[Moment, Outcome, jax.Array]:
-        due_key, advance_key = jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(data), moment.count + 1))
+        due_key, advance_key = jax.random.split(_step_key(data, moment.count))
         if tau is None:
             tau = due(env, schedule, moment, action, key=due_key)
         if anew is None:
@@ -139,10 +146,21 @@ class JaxFleet(Fleet):
         self.keys = Keys(size)
         self.time = np.zeros(size)
         self.moments: Moment | None = None
+        self.schedule = schedule or Own()
+        self.calls = self._calls()
+
+    def _calls(self) -> Calls:
         try:
-            self.calls = _compiled_once(env, schedule or Own())
+            return _compiled_once(self.env, self.schedule)
         except TypeError:  # a field that holds an array cannot be a key of the cache
-            self.calls = compiled(env, schedule or Own())
+            return compiled(self.env, self.schedule)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return jax.device_get({key: value for key, value in vars(self).items() if key != "calls"})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.calls = self._calls()
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
         """Start episodes; a seed fixes all that follows in its instance."""
@@ -152,33 +170,37 @@ class JaxFleet(Fleet):
         else:
             self.moments = self.calls.renew(chosen, self.keys.data, self.moments)
         self.time = np.where(chosen, 0.0, self.time)
-        return np.array(self.moments.obs)
+        return np.array(self.moments.obs, np.float32)
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
         """One compiled call."""
-        assert self.moments is not None, "reset first"
-        held = None if taus is None else np.asarray(taus, np.float32)
+        if self.moments is None:
+            raise KairodeError(f"reset '{self.task.spec.name}' before its first step.")
+        held = None if taus is None else np.asarray(taus, self.moments.time.dtype)
         self.moments, out, self.keys.data = self.calls.step(self.moments, actions, held, self.keys.data, anew)
         obs, reward, terminated, truncated, tau = map(
             np.array, (self.moments.obs, out.reward, out.terminated, out.truncated, out.tau)
         )
+        tau = decimal(tau)
         if anew is not None:
             self.time = np.where(anew, 0.0, self.time)
-        self.time = self.time + tau.astype(np.float64)  # 500 intervals of 0.2 s make 100 s, not so in float32
-        return Step(obs, reward, terminated, truncated, tau, self.time)
+        self.time = self.time + tau
+        return Step(obs.astype(np.float32), reward, terminated, truncated, tau, self.time)
 
     def states(self) -> Any:
         """The states as NumPy arrays."""
         return None if self.moments is None else jax.device_get(self.moments.state)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 @eqx.filter_jit
-def _schedule_intervals(schedule: Schedule, proposed: Any, obs: Any, actions: Any, count: Any, data: Any) -> jax.Array:
-    def one(proposed: Tau, obs: Obs, action: Action, count: jax.Array, data: jax.Array) -> Tau:
-        key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
-        return schedule.interval(proposed, obs, action, count, key=key)
+def _schedule_intervals(schedule: Schedule, proposed: Any, decisions: Decision, data: Any) -> jax.Array:
+    def one(proposed: Tau, decision: Decision, data: jax.Array) -> Tau:
+        return schedule.interval(proposed, decision, key=_step_key(data, decision.count))
 
-    return jax.vmap(one)(proposed, obs, actions, count, data)
+    return jax.vmap(one)(proposed, decisions, data)
 
 
 class HostFleet(Fleet):
@@ -201,15 +223,16 @@ class HostFleet(Fleet):
         self.terminal: Callable[..., Any] = self.task.terminal
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
-        self.keys = Keys(size)
+        self.keys, self.begun = Keys(size), False
         # Measured on 16 cores: past four threads they wait for Python's lock more than they gain.
-        workers = threads or min(4, os.cpu_count() or 1, max(1, size // 4))
+        workers = threads or min(4, cores(), max(1, size // 4))
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self.shares = [range(size)[i::workers] for i in range(workers)]
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
         """Start episodes; the simulation's own generator takes the seed."""
         which = range(self.size) if which is None else which
+        self.begun = True
         self.keys.reset(seeds, which)
         for i, seed in zip(which, seeds, strict=True):
             self.obs[i] = self.simulations[i].reset(seed)
@@ -218,6 +241,8 @@ class HostFleet(Fleet):
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
         """Each thread moves its share of the instances; the rewards are the task's, in float64."""
+        if not self.begun:
+            raise KairodeError(f"reset '{self.spec.name}' before its first step.")
         actions = np.asarray(actions)
         if np.issubdtype(actions.dtype, np.floating):
             actions = actions.astype(np.float64)
@@ -239,16 +264,21 @@ class HostFleet(Fleet):
             self.reset([None] * int(fresh.sum()), np.flatnonzero(fresh).tolist())
             held, reward = np.where(fresh, 0.0, held), np.where(fresh, 0.0, reward)
             terminated, truncated = terminated & ~fresh, truncated & ~fresh
-        obs, earned, passed = (x.astype(np.float32) for x in (self.obs, reward, held))
-        return Step(obs, earned, terminated, truncated, passed, self.time.copy())
+        obs, earned = self.obs.astype(np.float32), reward.astype(np.float32)
+        return Step(obs, earned, terminated, truncated, held, self.time.copy())
 
-    def intervals(self, actions: np.ndarray) -> np.ndarray:
+    def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
         """What the schedule says now, one for each instance."""
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
         if isinstance(self.schedule, Own):
             return proposed
-        asked = (proposed.astype(np.float32), self.obs.astype(np.float32), actions, self.count, self.keys.data)
-        return np.asarray(_schedule_intervals(self.schedule, *asked), np.float64)
+        single = np.float32
+        decisions = Decision(self.obs.astype(single), actions, self.time.astype(single), self.count, memory)
+        chosen = _schedule_intervals(self.schedule, proposed.astype(single), decisions, self.keys.data)
+        return np.asarray(chosen, np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: its physics would start anew.")
 
     def each(self, move: Callable[[int], None]) -> None:
         """Apply to every instance, side by side."""

@@ -6,11 +6,12 @@ Sutton and Barto's gridworld as the paper's appendix extends it. States are cent
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable, settings_of
 from kairode.errors import KairodeError
 
 HALF_WIDTH, HALF_LENGTH = 3.5, 5.0
@@ -44,7 +45,7 @@ def wind(y: Float[Array, ""]) -> Float[Array, ""]:
 class GridworldTask(Task):
     """Every second costs 1; the goal, where the episode ends, brings 10."""
 
-    spec: Spec
+    spec: Spec = eqx.field(static=True)
 
     def reward(self, obs: Obs, action: Int[Array, ""], next_obs: Obs, tau: Tau) -> Float[Array, ""]:
         """R = 10 [s' in goal] - tau."""
@@ -62,7 +63,7 @@ class WindyGridworld(Environment):
 
     noise: float = 0.0
     """Standard deviation of the Gaussian noise that every second adds to both coordinates (published run: 0.05)."""
-    intervals: tuple[int, int] = (1, 7)
+    intervals: tuple[int, int] = eqx.field(default=(1, 7), converter=tuple)
     """Intervals are uniform on the whole seconds of this range."""
     horizon: float = 150.0
     """Seconds after which an episode is truncated."""
@@ -74,6 +75,8 @@ class WindyGridworld(Environment):
     def __check_init__(self) -> None:
         if not 0 <= self.noise < math.inf:
             raise KairodeError(f"noise of 'gridworld' must be finite and not negative, got {self.noise}.")
+        if any(tau != round(tau) for tau in self.intervals):
+            raise KairodeError(f"intervals of 'gridworld' must be whole seconds, got {self.intervals}.")
 
     @property
     def task(self) -> GridworldTask:
@@ -90,6 +93,7 @@ class WindyGridworld(Environment):
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
+            settings=settings_of(self),
         )
         return GridworldTask(spec)
 

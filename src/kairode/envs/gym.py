@@ -25,21 +25,21 @@ def observation_space(spec: Spec) -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def action_space(spec: Spec, interval: Any) -> spaces.Space:
+def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
     """The actions; where the agent chooses the interval, a dictionary of action and interval."""
     actions = spec.actions
     action: spaces.Space
     if isinstance(actions, Discrete):
         action = spaces.Discrete(actions.n)
     else:
-        action = spaces.Box(actions.low, actions.high, (actions.n,), np.float32)
-    return action if interval != AGENT else spaces.Dict({"action": action, "interval": interval_space(spec)})
+        action = spaces.Box(np.array(actions.low, np.float32), np.array(actions.high, np.float32), dtype=np.float32)
+    return action if not chosen_by_agent else spaces.Dict({"action": action, "interval": interval_space(spec)})
 
 
 def interval_space(spec: Spec) -> spaces.Space:
     """Whole numbers where the environment's intervals are; else any time in its range."""
-    low, high, step = spec.intervals.low, spec.intervals.high, spec.intervals.step
-    if step == 1:
+    low, high = spec.intervals.low, spec.intervals.high
+    if spec.intervals.whole:
         return spaces.Discrete(int(high - low) + 1, start=int(low))
     return spaces.Box(low, high, (), np.float32)
 
@@ -50,19 +50,43 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
         known = ", ".join(f"{i} {name}" for i, name in enumerate(kind.names))
+        if size > 1 and values.shape != (size,):
+            raise KairodeError(
+                f"{size} actions are needed, one for each instance, got an array of shape {values.shape}."
+            )
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
-            raise KairodeError(f"an action of '{spec.name}' is one whole number ({known}), got {actions!r}.")
+            given = actions[0] if size == 1 else values.dtype
+            raise KairodeError(f"an action of '{spec.name}' is one whole number ({known}), got {given!r}.")
         outside = (values < 0) | (values >= kind.n)
         if outside.any():
             raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {known}.")
         return values.astype(np.int32)
-    if values.shape != (size, kind.n):
+    if size > 1 and values.shape != (size, kind.n):
+        raise KairodeError(f"an array of shape {(size, kind.n)} is needed for the actions, got {values.shape}.")
+    if values.shape != (size, kind.n) or not np.issubdtype(values.dtype, np.number):
         raise KairodeError(
-            f"an action of '{spec.name}' has {kind.n} numbers ({', '.join(kind.names)}), got {actions!r}."
+            f"an action of '{spec.name}' has {kind.n} numbers ({', '.join(kind.names)}), got {actions[0]!r}."
         )
-    if not np.all((values >= kind.low) & (values <= kind.high)):
-        raise KairodeError(f"an action of '{spec.name}' lies within [{kind.low:g}, {kind.high:g}], got {actions!r}.")
+    inside = kind.contain(values)
+    if not inside.all():
+        row, i = np.argwhere(~inside)[0]
+        bounds = f"[{kind.low[i]:g}, {kind.high[i]:g}]"
+        raise KairodeError(f"'{kind.names[i]}' of '{spec.name}' lies within {bounds}, got {values[row, i]:g}.")
     return values.astype(np.float32)
+
+
+def check_choice(spec: Spec, taus: np.ndarray) -> None:
+    """Refuse intervals that the agent's own space does not hold."""
+    check_intervals(taus, spec)
+    low, high = spec.intervals.low, spec.intervals.high
+    outside = (taus < low - 1e-6) | (taus > high + 1e-6)
+    if spec.intervals.whole:
+        outside |= taus != np.round(taus)
+    if outside.any():
+        kind = "whole numbers" if spec.intervals.whole else "times"
+        raise KairodeError(
+            f"interval {taus[outside][0]:g} is outside those of '{spec.name}': {kind} from {low:g} to {high:g}."
+        )
 
 
 class _Instances:
@@ -88,7 +112,7 @@ class _Instances:
                 actions["action"],
                 np.reshape(np.asarray(actions["interval"], np.float64), self.size),
             )
-            check_intervals(taus, self.spec)
+            check_choice(self.spec, taus)
         return self.fleet.step(check_action(self.spec, actions, self.size), taus, anew)
 
 
@@ -117,7 +141,8 @@ class SemiMarkovEnv(gymnasium.Env):
         self.render_mode = render_mode
         self.instances = _Instances(name, 1, interval, render_mode, fields)
         self.observation_space = observation_space(self.instances.spec)
-        self.action_space = action_space(self.instances.spec, interval)
+        self.action_space = action_space(self.instances.spec, self.instances.chosen_by_agent)
+        self.ended = False
         self.history: list[dict[str, Any]] = []
         """What `render` draws from: time, state and the action that led there."""
 
@@ -125,17 +150,23 @@ class SemiMarkovEnv(gymnasium.Env):
         """Start an episode."""
         super().reset(seed=seed)
         obs = self.instances.fleet.reset([seed])
+        self.ended = False
         self.history = []
         self._remember(0.0, None)
         return obs[0], {"dt": 0.0, "time": 0.0}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """Hold the action for the interval."""
+        if self.ended:
+            raise KairodeError(
+                f"the episode of '{self.instances.spec.name}' is over: call reset() before the next step."
+            )
         one = action if isinstance(action, dict) else {"action": action}
         batched = {key: np.asarray(value)[None] for key, value in one.items()}
         step = self.instances.step(batched if isinstance(action, dict) else batched["action"])
+        self.ended = bool(step.terminated[0] or step.truncated[0])
         self._remember(float(step.time[0]), batched["action"][0])
-        info = {"dt": _plain(step.tau[0]), "time": _plain(step.time[0])}
+        info = {"dt": float(step.tau[0]), "time": float(step.time[0])}
         return step.obs[0], float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
     def render(self) -> Any:
@@ -166,27 +197,28 @@ class SemiMarkovVectorEnv(VectorEnv):
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's way
 
     def __init__(
-        self, name: str, num_envs: int = 1, interval: str | float | Sequence[float] = "own", **fields: Any
+        self, name: str, num_envs: Any = 1, interval: str | float | Sequence[float] = "own", **fields: Any
     ) -> None:
+        if not (isinstance(num_envs, int) and num_envs >= 1):
+            raise KairodeError(f"num_envs must be a whole number of at least 1, got {num_envs}.")
         self.num_envs = num_envs
         self.instances = _Instances(name, num_envs, interval, None, fields)
         self.single_observation_space = observation_space(self.instances.spec)
-        self.single_action_space = action_space(self.instances.spec, interval)
+        self.single_action_space = action_space(self.instances.spec, self.instances.chosen_by_agent)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.ended = np.zeros(num_envs, bool)
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start all episodes; from one seed the instances take that, the next, and so on."""
-        if seed is None or isinstance(seed, int):
-            super().reset(seed=seed)
-        seeds = (
-            [None if seed is None else seed + i for i in range(self.num_envs)]
-            if not isinstance(seed, Sequence)
-            else seed
-        )
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        seeds: list[int | None] = [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            seeds = [int(seed) + i for i in range(self.num_envs)]
+        elif seed is not None:
+            seeds = [None if one is None else int(one) for one in seed]
+        if len(seeds) != self.num_envs:
+            raise KairodeError(f"{self.num_envs} seeds are needed, one for each instance, got {len(seeds)}.")
         obs = self.instances.fleet.reset(seeds)
         self.ended[:] = False
         zero = np.zeros(self.num_envs)
@@ -196,15 +228,9 @@ class SemiMarkovVectorEnv(VectorEnv):
         """Hold an action in each instance; those that ended before start anew instead."""
         step = self.instances.step(actions, self.ended)
         self.ended = step.terminated | step.truncated
-        info = {"dt": _plain(step.tau), "time": _plain(step.time)}
+        info = {"dt": step.tau, "time": step.time}
         return step.obs, step.reward.astype(np.float64), step.terminated, step.truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back what the instances hold."""
         self.instances.fleet.close()
-
-
-def _plain(value: Any) -> Any:
-    """A float32 time as the decimal number it stands for: 0.2, not 0.20000000298."""
-    rounded = np.round(np.asarray(value, np.float64), 5)
-    return float(rounded) if rounded.ndim == 0 else rounded

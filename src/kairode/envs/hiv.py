@@ -7,12 +7,13 @@ control approaches", with its parameters; reward and intervals are the paper's.
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable
+from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable, settings_of
 from kairode.envs.integrate import integrate
 from kairode.errors import KairodeError
 
@@ -59,11 +60,15 @@ def field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Marke
     )
 
 
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
 class HIVTask(Task):
     """Few viruses, many cytotoxic cells, little medicine."""
 
-    spec: Spec
-    markers: tuple[str, ...]
+    spec: Spec = eqx.field(static=True)
+    markers: tuple[str, ...] = eqx.field(static=True)
     """The markers observed, in order."""
 
     def marker(self, name: str, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
@@ -85,13 +90,13 @@ class HIVTask(Task):
 class HIV(Environment):
     """A patient, from the unhealthy steady state, for 1000 days."""
 
-    observed: tuple[str, ...] = MARKERS
+    observed: tuple[str, ...] = eqx.field(default=MARKERS, converter=tuple)
     """The markers a visit measures; `hiv-partial` leaves out the infected cells T1* and T2*."""
-    steps_per_day: float = 16.0
+    steps_per_day: float = 24.0
     """RK4 steps a day at little virus."""
     steps_per_virus: float = 2e-4
     """Further steps a day for each virus per ml: uninfected macrophages die at a rate of up to 1e-4 V a day."""
-    visits: tuple[tuple[tuple[int, int], ...], ...] = VISITS
+    visits: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(default=VISITS, converter=_tuples)
     """The visit rule: least and most days by viral load (three rows) and treatment (four columns)."""
     horizon: float = 1000.0
     """Days after which an episode is truncated."""
@@ -108,6 +113,11 @@ class HIV(Environment):
                 f"observed of 'hiv' must hold V and E (the reward needs them) and otherwise markers among "
                 f"{', '.join(MARKERS)}, got {self.observed}."
             )
+        pairs = [pair for row in self.visits for pair in row]
+        if [len(row) for row in self.visits] != [4, 4, 4] or any(
+            len(pair) != 2 or pair[0] > pair[1] or any(day != round(day) for day in pair) for pair in pairs
+        ):
+            raise KairodeError("visits of 'hiv' must be 3 rows of 4 pairs (least, most) of whole days.")
 
     @property
     def task(self) -> HIVTask:
@@ -122,6 +132,7 @@ class HIV(Environment):
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
+            settings=settings_of(self),
         )
         return HIVTask(spec, self.observed)
 

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
-from kairode.envs.core import Continuous, Intervals, Spec, Task, Variable
+from kairode.envs.core import Continuous, Intervals, Spec, Task, Variable, settings_of
 from kairode.envs.host import HostEnvironment, Simulation
 from kairode.errors import KairodeError
 
@@ -66,7 +67,10 @@ ROBOTS = {
 
 
 def fallen(robot: Robot, obs: Any) -> Any:
-    """Whether a robot that can fall is low, tilted or flung, as Gymnasium has it for the hopper."""
+    """Whether a robot that can fall is low, tilted or flung, as Gymnasium has it for the hopper.
+
+    Velocities are observed clipped to 10, so a joint beyond 100 rad/s, which Gymnasium counts as flung, is not seen.
+    """
     if not robot.alive_bonus:
         return obs[..., 0] != obs[..., 0]
     height, angle, state = obs[..., 0], obs[..., 1], obs[..., 1:-1]
@@ -80,8 +84,8 @@ class LocomotionTask(Task):
     JAX in planners alike.
     """
 
-    spec: Spec
-    robot: Robot
+    spec: Spec = eqx.field(static=True)
+    robot: Robot = eqx.field(static=True)
     time_scale: float
     """Units of the reward's time in a frame: x' - x is divided by tau times this."""
 
@@ -98,7 +102,7 @@ class LocomotionTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class Locomotion(HostEnvironment):
-    """A robot to be moved forward; intervals and times are counted in physics frames."""
+    """A robot to be moved forward; times are counted in physics frames (hopper: 0.002 s, the others: 0.01 s)."""
 
     name: str
     intervals: tuple[int, int] | None = None
@@ -115,6 +119,8 @@ class Locomotion(HostEnvironment):
     """Gamma, per frame."""
 
     def __post_init__(self) -> None:
+        if any(tau != round(tau) for tau in self.repeats):
+            raise KairodeError(f"intervals of '{self.name}' must be whole frames, got {self.intervals}.")
         for field, known in (("timing", ("all", "angular")), ("reward_time", ("seconds", "frames"))):
             if getattr(self, field) not in known:
                 raise KairodeError(f"{field} of '{self.name}' must be one of {known}, got {getattr(self, field)!r}.")
@@ -139,12 +145,13 @@ class Locomotion(HostEnvironment):
         spec = Spec(
             name=self.name,
             observations=(*positions[robot.hidden :], *velocities, positions[0]),
-            actions=Continuous(robot.controls),
+            actions=Continuous(robot.controls, (-1.0,) * len(robot.controls), (1.0,) * len(robot.controls)),
             intervals=Intervals(*self.repeats, step=1, divisible=False),
             time_unit="frame",
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
+            settings=settings_of(self),
         )
         return LocomotionTask(spec, robot, robot.frame if self.reward_time == "seconds" else 1.0)
 
@@ -207,7 +214,9 @@ class LocomotionSimulation(Simulation):
 
     def transition(self, action: np.ndarray, tau: float) -> np.ndarray:
         """Hold the control for tau frames."""
-        self.gym.do_simulation(action, int(tau))
+        if not 0.5 < tau < math.inf or abs(tau - round(tau)) > 1e-3:
+            raise KairodeError(f"an interval of '{self.env.name}' must be a whole number of frames, got {tau:g}.")
+        self.gym.do_simulation(action, round(tau))
         return self.observation()
 
     def render(self) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullFormatter
 
 from kairode.envs import acrobot, gridworld, hiv
 from kairode.envs.core import Environment
@@ -72,6 +73,7 @@ def draw_patient(figure: Figure, env: hiv.HIV, history: History) -> None:
     state = np.stack([moment["state"] for moment in history])
     for axes, name, values in zip(panels[:3].T.ravel(), hiv.MARKERS, state.T, strict=True):
         axes.semilogy(time, values, color=ACCENT if name == "V" else INK, lw=1.2, marker="o", ms=2)
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel(name)
     efficacy = list(hiv.TREATMENTS.values())
     for axes, drug, label in zip(panels[3], (0, 1), ("RTI", "PI"), strict=True):

@@ -3,15 +3,28 @@
 import abc
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from kairode.envs.core import Action, Environment, Moment, Obs, Outcome, Spec, Tau, advance
+from kairode.envs.core import Action, Environment, Moment, Outcome, Spec, Tau, advance
 from kairode.errors import KairodeError
+
+
+class Decision(NamedTuple):
+    """What a schedule may look at: the decision just taken."""
+
+    obs: Any
+    action: Any
+    time: Any
+    count: Any
+    """Decisions taken before it."""
+    memory: Any = ()
+    """What the policy remembers, such as a latent state."""
 
 
 class Schedule(eqx.Module):
@@ -22,8 +35,8 @@ class Schedule(eqx.Module):
         """A lower bound on its intervals: it bounds the number of decisions in an episode."""
 
     @abc.abstractmethod
-    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
-        """The interval, given the one the environment's own rule proposes and the decisions taken so far."""
+    def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
+        """The interval, given the one that the environment's own rule proposes."""
 
 
 class Own(Schedule):
@@ -33,7 +46,7 @@ class Own(Schedule):
         """The lower end of the environment's range."""
         return spec.intervals.low
 
-    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+    def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """What the environment proposes."""
         return proposed
 
@@ -51,7 +64,7 @@ class Fixed(Schedule):
         """The interval itself."""
         return float(self.tau)
 
-    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+    def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The fixed interval, whatever is proposed."""
         return jnp.asarray(self.tau, proposed.dtype)
 
@@ -68,12 +81,12 @@ class Given(Schedule):
         """The shortest of them."""
         return min(self.taus)
 
-    def interval(self, proposed: Tau, obs: Obs, action: Action, count: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
+    def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The one whose turn it is."""
-        return jnp.asarray(self.taus, proposed.dtype)[count % len(self.taus)]
+        return jnp.asarray(self.taus, proposed.dtype)[decision.count % len(self.taus)]
 
 
-def as_schedule(schedule: Schedule | float | Sequence[float] | str | None, spec: Spec) -> Schedule:
+def as_schedule(schedule: Any, spec: Spec) -> Schedule:
     """A schedule from what people write: None or "own", a number, a list of numbers, or a schedule."""
     if schedule is None or (isinstance(schedule, str) and schedule == "own"):
         return Own()
@@ -82,41 +95,55 @@ def as_schedule(schedule: Schedule | float | Sequence[float] | str | None, spec:
     elif isinstance(schedule, int | float | np.number):
         found = Fixed(float(schedule))
     elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
+        check_intervals(schedule, spec)
         found = Given(tuple(schedule))
     else:
         raise KairodeError(
-            f"'{schedule}' is no schedule for '{spec.name}': give 'own', an interval in {spec.time_unit}s "
-            "such as 5, or a list of intervals."
+            f"'{schedule}' is no schedule for '{spec.name}': give 'own', an interval in {spec.time_unit}s such as 5, "
+            "or a list of intervals (a Gymnasium environment also takes 'agent')."
         )
-    if isinstance(found, Fixed | Given):
-        check_intervals(getattr(found, "tau", None) or getattr(found, "taus", ()), spec)
+    if isinstance(found, Fixed):
+        check_intervals(found.tau, spec)
+    elif isinstance(found, Given):
+        check_intervals(found.taus, spec)
     return found
 
 
 def check_intervals(taus: object, spec: Spec | None = None) -> None:
     """Refuse intervals that no time can take, and fractions of a frame where physics has frames."""
     where = f" of '{spec.name}'" if spec else ""
-    values = np.atleast_1d(np.asarray(taus, np.float64))
+    try:
+        values = np.atleast_1d(np.asarray(taus, np.float64))
+    except (TypeError, ValueError) as error:
+        raise KairodeError(f"intervals{where} must be numbers, got {taus!r}.") from error
     if values.size == 0:
         raise KairodeError(f"the schedule{where} is empty: give at least one interval.")
     for value in values.ravel():
         if not 0 < value < math.inf:
             raise KairodeError(f"an interval{where} must be a positive, finite time, got {value:g}.")
+        if spec and value > max(spec.horizon, spec.intervals.high):
+            raise KairodeError(
+                f"an interval{where} must not be longer than an episode, {spec.horizon:g} {spec.time_unit}s, "
+                f"got {value:g}."
+            )
         if spec and not spec.intervals.divisible and value != round(value):
             raise KairodeError(f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}.")
 
 
-def due(env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]) -> Tau:
+def due(
+    env: Environment, schedule: Schedule, moment: Moment, action: Action, memory: Any = (), *, key: Key[Array, ""]
+) -> Tau:
     """The time until the next decision, as the schedule says."""
     own_key, schedule_key = jax.random.split(key)
     proposed = env.interval(moment.state, action, key=own_key)
-    return schedule.interval(proposed, moment.obs, action, moment.count, key=schedule_key)
+    decision = Decision(moment.obs, action, moment.time, moment.count, memory)
+    return schedule.interval(proposed, decision, key=schedule_key)
 
 
 def hold(
-    env: Environment, schedule: Schedule, moment: Moment, action: Action, *, key: Key[Array, ""]
+    env: Environment, schedule: Schedule, moment: Moment, action: Action, memory: Any = (), *, key: Key[Array, ""]
 ) -> tuple[Moment, Outcome]:
     """Hold the action for as long as the schedule says, then look."""
     due_key, advance_key = jax.random.split(key)
-    tau = due(env, schedule, moment, action, key=due_key)
+    tau = due(env, schedule, moment, action, memory, key=due_key)
     return advance(env, moment, action, tau, key=advance_key)

@@ -40,21 +40,27 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
     `setting="paper"` takes the fields of the runs behind the paper's numbers.
     """
     if name not in ENVIRONMENTS:
-        raise unknown("environment", name, ENVIRONMENTS)
+        raise unknown("environment", str(name), ENVIRONMENTS)
     if setting not in ("ours", "paper"):
-        raise unknown("setting", setting, ("ours", "paper"))
+        raise unknown("setting", str(setting), ("ours", "paper"))
     constructor = ENVIRONMENTS[name]
     known = [field.name for field in dataclasses.fields(_class(constructor)) if field.name != "name"]
     for field in fields:
         if field not in known:
             raise unknown("field", field, known, where=f"of the environment '{name}'")
     try:
-        env = constructor(**{**(PAPER.get(name, {}) if setting == "paper" else {}), **fields})
+        published = PAPER.get(name, {}) if setting == "paper" else {}
+        env = constructor(**{**published, **{field: _plain(value) for field, value in fields.items()}})
         env.task  # noqa: B018  a field that the task refuses is refused here
     except TypeError as error:
         given = ", ".join(f"{field}={value!r}" for field, value in fields.items())
         raise KairodeError(f"a field of '{name}' is of the wrong kind ({given}): {error}.") from error
     return env
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and JAX's numbers as Python's, which a field may be."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def describe(name: str) -> tuple[str, list[tuple[str, Any, str]]]:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kairode
+from kairode._version import __version__
 from kairode.data.files import whole
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
@@ -40,20 +40,19 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
 
 
 def commit() -> str | None:
-    """The commit the code stands at, with a plus where files differ from it; None outside a repository."""
-    home = Path(__file__).parent
+    """The commit the code stands at, with a plus where files differ from it; None outside a repository of it."""
+    here = Path(__file__)
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=here.parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=home, capture_output=True, text=True, check=True)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=home,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        git("ls-files", "--error-unmatch", here.name)  # installed inside someone else's repository, it is not theirs
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/src", ":/benchmarks") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def machine() -> dict[str, Any]:
@@ -80,7 +79,7 @@ def processor() -> str:
 
 def versions() -> dict[str, str]:
     """Python, this package and those that compute."""
-    found = {"python": platform.python_version(), "kairode": kairode.__version__}
+    found = {"python": platform.python_version(), "kairode": __version__}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

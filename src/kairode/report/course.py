@@ -22,7 +22,9 @@ POINTS = 12
 LINE, DECISION = "#2b6cb0", "#c53030"
 
 
-def replay(env: Environment, episode: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
+def between_decisions(
+    env: Environment, episode: Trajectory
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
     """Times and observations between decisions, by running the true dynamics again (of a deterministic environment)."""
     steps = int(episode.length)
     parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
@@ -49,7 +51,7 @@ def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: s
     spec, steps = episode.spec, int(episode.length)
     decisions = episode.time[: steps + 1]
     at_decisions = np.asarray(episode.observation)[: steps + 1]
-    time, between = replay(env, episode) if isinstance(env, HIV) else (decisions, at_decisions)
+    time, between = between_decisions(env, episode) if isinstance(env, HIV) else (decisions, at_decisions)
     count = len(spec.observations)
     figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
     heights = [1.0] * count + [0.45]
@@ -91,9 +93,10 @@ def draw_actions(axes: Axes, episode: Trajectory) -> None:
         axes.set_ylim(0, 1.35)
     else:
         axes.step(starts, actions, where="post", lw=0.7)
-        axes.set_ylim(spec.actions.low, spec.actions.high * 1.7)
-    top = axes.get_ylim()[1]
-    axes.plot(starts, np.full(steps, top * 0.9), "|", color=DECISION, ms=4, mew=0.5)
+        low, high = min(spec.actions.low), max(spec.actions.high)
+        axes.set_ylim(low, high + 0.35 * (high - low))
+    bottom, top = axes.get_ylim()
+    axes.plot(starts, np.full(steps, top - 0.1 * (top - bottom)), "|", color=DECISION, ms=4, mew=0.5)
     axes.set_yticks([])
     axes.set_ylabel("action", fontsize=8)
     axes.set_xlim(0, float(episode.time[steps]))
