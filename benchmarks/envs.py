@@ -3,21 +3,18 @@
 Run it while nothing else runs: `kairode bench envs`, with `--json` for the figures alone.
 """
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from _common import finish
 from scipy.integrate import odeint
 
 import kairode
 from kairode.envs.locomotion import quiet_loading
-from kairode.experiments.record import record, save
 
 MANY = 1024
 ROBOTS = 16
@@ -273,20 +270,9 @@ def show(figures: dict[str, dict[str, float]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
-    parser.add_argument("--save", type=Path, help="write the record to this file")
-    options = parser.parse_args()
     start = time.perf_counter()
-    figures = {name: {key: round(value, 2) for key, value in found.items()} for name, found in measure().items()}
-    if options.save:
-        config = {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}
-        seconds = time.perf_counter() - start
-        save(options.save, record("bench", config, figures, command="kairode bench envs", seconds=seconds))
-    if options.json:
-        print(json.dumps(figures, indent=1))
-    else:
-        show(figures)
+    config = {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}
+    finish("envs", measure(), config, start, show, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,33 @@
+"""What every benchmark ends with: figures on the screen or as JSON, and a record where one is wanted."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kairode.experiments.record import record, save
+
+
+def finish(
+    name: str,
+    figures: dict[str, dict[str, float]],
+    config: dict[str, Any],
+    started: float,
+    show: Callable[[dict[str, dict[str, float]]], None],
+    about: str | None,
+) -> None:
+    """Print the figures, to four digits, and save the record if the command line says where."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
+    parser.add_argument("--save", type=Path, help="write the record to this file")
+    options = parser.parse_args()
+    figures = {group: {key: float(f"{value:.4g}") for key, value in found.items()} for group, found in figures.items()}
+    if options.save:
+        seconds = time.perf_counter() - started
+        save(options.save, record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
+    if options.json:
+        print(json.dumps(figures, indent=1))
+    else:
+        show(figures)
