@@ -33,7 +33,7 @@ PAPER: dict[str, dict[str, Any]] = {
 }
 """Where the runs behind the paper's numbers differ from our defaults, in all that is done with an environment.
 
-That models of HIV were fitted on episodes of 50 decisions concerns the fitting alone: `make("hiv", max_decisions=50)` there.
+That models of HIV were fitted on episodes of 50 decisions concerns the fitting alone, and is set there.
 """
 
 
