@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def peers(monkeypatch) -> ModuleType:
 
 def test_acrobots_equations(peers: ModuleType) -> None:
     states = np.random.default_rng(0).uniform(-3, 3, (4, 50))
-    ours = acrobot.field(tuple(jnp.asarray(states, jnp.float32)), jnp.full((50,), -1.0))
+    ours = jax.vmap(lambda state: acrobot.field(tuple(state), jnp.asarray(-1.0)))(jnp.asarray(states.T))
     theirs = peers.NumpyAcrobot.field(states, np.full(50, -1.0))
     np.testing.assert_allclose(np.stack(ours), theirs, rtol=1e-3, atol=1e-4)
 
