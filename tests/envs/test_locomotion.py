@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.envs.fleet import HostFleet
+from kairode.envs.fleet_host import HostFleet
 from kairode.envs.locomotion import ROBOTS, quiet_loading, repeat_rule
 from kairode.envs.schedule import Fixed, Given
 from kairode.errors import KairodeError

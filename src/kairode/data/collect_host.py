@@ -13,7 +13,8 @@ from kairode.data.policy import Memory, Policy
 from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
-from kairode.envs.fleet import HostFleet, Step
+from kairode.envs.fleet import Step
+from kairode.envs.fleet_host import HostFleet
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule
 

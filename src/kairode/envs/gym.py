@@ -10,7 +10,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from kairode.envs.core import Discrete, Spec
-from kairode.envs.fleet import Fleet, HostFleet, Step, launch
+from kairode.envs.fleet import Fleet, Step
+from kairode.envs.fleet_host import HostFleet
+from kairode.envs.fleet_jax import JaxFleet
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
 from kairode.envs.zoo import make
@@ -97,8 +99,11 @@ class _Instances:
         self.env, self.spec, self.size = env, env.task.spec, size
         self.chosen_by_agent = isinstance(interval, str) and interval == AGENT
         schedule = None if self.chosen_by_agent else as_schedule(interval, self.spec)
-        options = {"render_mode": render_mode} if isinstance(env, HostEnvironment) else {}
-        self.fleet: Fleet = launch(env, size, schedule, **options)
+        self.fleet: Fleet
+        if isinstance(env, HostEnvironment):
+            self.fleet = HostFleet(env, size, schedule, render_mode=render_mode)
+        else:
+            self.fleet = JaxFleet(env, size, schedule)
 
     def step(self, actions: Any, anew: np.ndarray | None = None) -> Step:
         """Check and step."""
