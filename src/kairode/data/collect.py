@@ -1,7 +1,7 @@
 """Episodes under any policy and schedule: compiled for JAX environments, batched on the host for the others."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -22,12 +22,12 @@ from kairode.errors import KairodeError
 
 
 def collect(
-    env: Any,
-    policy: Any = None,
+    env: Environment | HostEnvironment,
+    policy: Policy | Callable[..., Any] | None = None,
     *,
-    episodes: Any,
-    seed: Any = 0,
-    schedule: Any = None,
+    episodes: int,
+    seed: int = 0,
+    schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None = None,
     progress: Progress | None = None,
 ) -> Trajectory:
     """Run whole episodes and return them, padded to the longest.

@@ -83,7 +83,7 @@ class Memoryless(Policy):
         return jnp.asarray(self.choose(obs, key)), memory
 
 
-def as_policy(policy: Any, spec: Spec) -> Policy:
+def as_policy(policy: Policy | Callable[..., Any] | None, spec: Spec) -> Policy:
     """A policy from what people write: None for random, a function of observation and key, or a policy."""
     if policy is None:
         return Random(spec.actions)

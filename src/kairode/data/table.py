@@ -24,7 +24,7 @@ from kairode.errors import KairodeError
 KEY = b"kairode"
 
 
-def write(path: str | Path, trajectory: Any) -> None:
+def write(path: str | Path, trajectory: Trajectory) -> None:
     """Write many episodes, or one, to a file that is there whole or not at all."""
     if not isinstance(trajectory, Trajectory):
         raise KairodeError(f"{trajectory!r} is no trajectory: give what kairode.collect or kairode.read returned.")

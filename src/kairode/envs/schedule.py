@@ -86,7 +86,7 @@ class Given(Schedule):
         return jnp.asarray(self.taus, proposed.dtype)[decision.count % len(self.taus)]
 
 
-def as_schedule(schedule: Any, spec: Spec) -> Schedule:
+def as_schedule(schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None, spec: Spec) -> Schedule:
     """A schedule from what people write: None or "own", a number, a list of numbers, or a schedule."""
     if schedule is None or (isinstance(schedule, str) and schedule == "own"):
         return Own()
@@ -96,7 +96,7 @@ def as_schedule(schedule: Any, spec: Spec) -> Schedule:
         found = Fixed(float(schedule))
     elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
         check_intervals(schedule, spec)
-        found = Given(tuple(schedule))
+        found = Given(tuple(map(float, schedule)))
     else:
         raise KairodeError(
             f"'{schedule}' is no schedule for '{spec.name}': give 'own', an interval in {spec.time_unit}s such as 5, "
