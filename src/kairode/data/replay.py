@@ -13,6 +13,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from kairode.errors import KairodeError
 
+GROUP = 16
+"""Items of a row that are summed up before one is looked for: short running sums are fast, long ones slow."""
+
 
 class Replay(eqx.Module):
     """The latest items, in a ring."""
@@ -63,8 +66,9 @@ def _next_places(replay: Replay, items: PyTree[Array]) -> tuple[Int[Array, " n"]
 class Prioritised(eqx.Module):
     """A replay whose items are drawn with probability P(i) = p_i^alpha / sum_k p_k^alpha.
 
-    The powers p^alpha stand in rows, with the sum of each row beside: drawing looks at the row sums and at one row, and
-    a change renews the sums of the rows it touches. That is cheaper than a tree here, and no rounding builds up.
+    The powers p^alpha stand in rows, with the sum of each row beside: drawing looks at the row sums, at the groups of
+    one row and at one group, and a change renews the sums of the rows it touches. That is cheaper than a tree here, and
+    no rounding builds up.
     """
 
     replay: Replay
@@ -87,7 +91,7 @@ class Draw(NamedTuple):
 
 def empty_prioritised(capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4) -> Prioritised:
     """A prioritised replay for items like the example."""
-    width = 2 ** round(math.log2(math.sqrt(capacity)))
+    width = max(GROUP, 2 ** round(math.log2(math.sqrt(capacity))))
     rows = math.ceil(capacity / width)
     return Prioritised(empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta)
 
@@ -106,13 +110,22 @@ def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
     parts = (jnp.arange(count) + jax.random.uniform(key, (count,))) / count
     mark = jnp.minimum(parts * total, _just_below(total))
     row = jnp.searchsorted(totals, mark, side="right", method="compare_all")
-    within = jnp.cumsum(memory.powers[row], axis=1)
-    rest = jnp.minimum(mark - (totals[row] - memory.sums[row]), _just_below(within[:, -1]))
-    column = (within <= rest[:, None]).sum(1)
+    groups = memory.powers[row].reshape(count, -1, GROUP)
+    group, rest = jax.vmap(_pick)(groups.sum(2), mark - (totals[row] - memory.sums[row]))
+    member, _ = jax.vmap(_pick)(groups[jnp.arange(count), group], rest)
+    column = group * GROUP + member
     where = row * memory.powers.shape[1] + column
     probability = memory.powers[row, column] / total
     weights = (memory.replay.size * probability) ** -memory.beta
     return Draw(jax.tree.map(lambda x: x[where], memory.replay.items), where, weights / weights.max())
+
+
+def _pick(powers: Float[Array, " k"], mark: Float[Array, ""]) -> tuple[Int[Array, ""], Float[Array, ""]]:
+    """Which of the powers, laid end to end, the mark falls on, and how far into it."""
+    ends = jnp.cumsum(powers)
+    mark = jnp.clip(mark, 0.0, _just_below(ends[-1]))
+    index = (ends <= mark).sum()
+    return index, mark - (ends[index] - powers[index])
 
 
 def prioritise(
