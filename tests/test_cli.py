@@ -1,6 +1,7 @@
 """The command as people type it."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import kairode
 from kairode import cli
 from kairode.envs.zoo import ENVIRONMENTS
+from kairode.experiments.gather import Gather, command
 
 
 def run(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
@@ -100,6 +102,13 @@ def test_bad_input_is_one_sentence_and_code_2(monkeypatch, capsys, tmp_path, wor
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fields_survive_the_way_into_a_record_and_back() -> None:
+    fields = {"substep": float("inf"), "intervals": (0.2, 0.4), "max_decisions": None, "timing": "all"}
+    words = shlex.split(command(Gather("acrobot", fields=fields)))
+    given = cli._fields(tuple(words[words.index("--set") + 1 :]))
+    assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
 
 
 def test_missing_arguments_and_help(monkeypatch, capsys) -> None:

@@ -2,7 +2,7 @@
 
 In JAX 0.10 a dot product fused with the sum that follows it gives wrong numbers beyond 32,768 rows (jax-ml/jax issue
 39103; 0.10.1, too, has it in a narrower form). The fault is in the library that XLA hands such fusions to, so hand it
-none: dot products stay as fast as they were. JAX 0.11 computes right and is left alone. It must be said before JAX
+none of them; dot products alone stay with it. JAX 0.11 computes right and is left alone. It must be said before JAX
 starts its CPU backend, and `tests/test_jax.py` holds it.
 """
 

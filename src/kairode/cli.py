@@ -31,6 +31,31 @@ def envs(name: Positional[str | None] = None) -> None:
     Args:
         name: name of an environment.
     """
+    if name is None:
+        _list_environments()
+    else:
+        _show_environment(name)
+
+
+def _list_environments() -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from kairode._gymnasium import IDS
+    from kairode.envs import Discrete, make
+
+    table = Table("name", "sees", "actions", "interval", "Gymnasium id", box=SIMPLE_HEAD, pad_edge=False)
+    for gym_id, name in IDS.items():
+        spec = make(name).task.spec
+        actions = f"{spec.actions.n} {'named' if isinstance(spec.actions, Discrete) else 'controls'}"
+        interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
+        table.add_row(name, f"{len(spec.observations)}", actions, interval, gym_id)
+    console = Console()
+    console.print(table)
+    console.print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).", highlight=False)
+
+
+def _show_environment(name: str) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -38,42 +63,34 @@ def envs(name: Positional[str | None] = None) -> None:
     from kairode.envs import Discrete, make
     from kairode.envs.zoo import describe
 
-    console = Console()
-    if name is None:
-        table = Table("name", "sees", "actions", "interval", "Gymnasium id", box=SIMPLE_HEAD, pad_edge=False)
-        for gym_id, known in IDS.items():
-            spec = make(known).task.spec
-            actions = f"{spec.actions.n} {'named' if isinstance(spec.actions, Discrete) else 'controls'}"
-            interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
-            table.add_row(known, f"{len(spec.observations)}", actions, interval, gym_id)
-        console.print(table)
-        console.print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).", highlight=False)
-        return
     sentence, fields = describe(name)
-    spec = make(name).task.spec
-    ends = [f"after {spec.horizon:g} {spec.time_unit}s"] if spec.horizon < float("inf") else []
-    ends += [f"after {spec.max_decisions} decisions"] if spec.max_decisions else []
-    console.print(f"[bold]{name}[/bold]: {sentence}", highlight=False)
-    env, gym_id = make(name), next(gym_id for gym_id, known in IDS.items() if known == name)
-    low, high = f"{spec.intervals.low:g}", f"{spec.intervals.high:g}"
-    about = Table(box=None, show_header=False, pad_edge=False)
-    about.add_row("Gymnasium", gym_id)
-    about.add_row("observed", ", ".join(f"{v.name} ({v.unit})" for v in spec.observations))
-    numbered = [f"{i} {action}" for i, action in enumerate(spec.actions.names)]
-    if not isinstance(spec.actions, Discrete):
+    task = make(name).task
+    spec = task.spec
+    if isinstance(spec.actions, Discrete):
+        actions = [f"{i} {action}" for i, action in enumerate(spec.actions.names)]
+    else:
         bounds = zip(spec.actions.names, spec.actions.low, spec.actions.high, strict=True)
-        numbered = [f"{action} ({low:g} to {high:g})" for action, low, high in bounds]
-    about.add_row("actions", ", ".join(numbered))
-    about.add_row("interval", f"{low} to {high} {spec.time_unit}s")
-    about.add_row("reward", _says(env.task.reward))
-    about.add_row("terminal", _says(env.task.terminal))
+        actions = [f"{action} ({low:g} to {high:g})" for action, low, high in bounds]
+    ends = [f"after {spec.horizon:g} {spec.time_unit}s"] if spec.horizon < math.inf else []
+    ends += [f"after {spec.max_decisions} decisions"] if spec.max_decisions else []
+
+    about = Table(box=None, show_header=False, pad_edge=False)
+    about.add_row("Gymnasium", next(gym_id for gym_id, known in IDS.items() if known == name))
+    about.add_row("observed", ", ".join(f"{v.name} ({v.unit})" for v in spec.observations))
+    about.add_row("actions", ", ".join(actions))
+    about.add_row("interval", f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s")
+    about.add_row("reward", _says(task.reward))
+    about.add_row("terminal", _says(task.terminal))
     about.add_row("truncated", ", ".join(ends))
     about.add_row("discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}")
-    console.print(about, highlight=False)
-    table = Table("field", "default", "meaning", box=SIMPLE_HEAD, pad_edge=False)
+    settings = Table("field", "default", "meaning", box=SIMPLE_HEAD, pad_edge=False)
     for field, default, meaning in fields:
-        table.add_row(field, str(default), meaning)
-    console.print(table)
+        settings.add_row(field, str(default), meaning)
+
+    console = Console()
+    console.print(f"[bold]{name}[/bold]: {sentence}", highlight=False)
+    console.print(about, highlight=False)
+    console.print(settings)
 
 
 def _says(method: Any) -> str:
@@ -175,7 +192,7 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
     Args:
-        name: what to measure: envs.
+        name: what to measure: envs (decisions a second) or simulators (error and time by step size).
         json: print figures as JSON, nothing else.
         save: write the record to this file.
     """
@@ -192,7 +209,7 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
     sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options], env=cold).returncode)
 
 
-WORDS = {"inf": math.inf, "null": None, "true": True, "false": False}
+WORDS = {"inf": math.inf, "Infinity": math.inf, "null": None, "true": True, "false": False}
 COMMANDS: dict[str, Callable[..., None]] = {"run": run, "envs": envs, "collect": collect, "bench": bench}
 
 

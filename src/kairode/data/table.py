@@ -144,7 +144,8 @@ class Check:
         """Finite numbers; with `last`, cells are empty exactly in the last rows and come back as 0."""
         kind = self.table.schema.field(column).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-            hint = "Give times as days or hours since a common start." if column == "t" else "Leave out what is none."
+            times, others = "Give times as days or hours since a start.", "Leave out a column that is no observation."
+            hint = times if column == "t" else others
             raise KairodeError(f"{self.path}, column '{column}': numbers are needed, the column holds {kind}. {hint}")
         if last is not None:
             self.empty_in_last(column, last)

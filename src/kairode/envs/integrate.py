@@ -33,8 +33,8 @@ def integrate(
 ) -> Vector:
     """RK4 over tau in steps of about 1 / rate(y), each step followed by `bound`; rate 0 is one single step.
 
-    The time left is a compensated sum: rounding it in float32 over a thousand steps would move the end of the
-    interval by 1e-5, which shows as 1e-4 where a state grows fast.
+    The time left is a compensated sum: over a thousand steps in float32, rounding would move the end of the interval
+    far enough to show where a state grows fast.
     """
 
     def unfinished(carry: tuple[Float[Array, ""], Float[Array, ""], Vector]) -> Array:
