@@ -1,1 +1,8 @@
-"""What is believed: latent dynamics models, compositions of initial state, transition, decoder and timer."""
+"""What is believed: latent dynamics models, composed of initial state, transition, decoder and timer."""
+
+from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.ode import Adaptive, FixedSteps, Solver
+from kairode.models.predict import predict
+from kairode.models.zoo import MODELS, Sizes, build
+
+__all__ = ["MODELS", "Adaptive", "DynamicsModel", "FixedSteps", "Scale", "Sizes", "Solver", "build", "predict"]

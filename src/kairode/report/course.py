@@ -72,6 +72,11 @@ def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: s
     panels[0].plot([], [], "o", color=DECISION, ms=3, label="decision")
     panels[0].legend(loc="upper right", fontsize=7, frameon=False)
     figure.align_ylabels()
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure, whole or not at all, text as text and the same figure as the same bytes."""
     with whole(path) as part, rc_context({"svg.fonttype": "none", "svg.hashsalt": "kairode"}):
         metadata = {"Date": None} if Path(path).suffix == ".svg" else None
         figure.savefig(part, format=Path(path).suffix.lstrip(".") or "svg", metadata=metadata)

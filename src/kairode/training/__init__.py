@@ -1,1 +1,1 @@
-"""Fitting what is believed: losses, fit loops, checkpoints."""
+"""Fitting what is believed: losses, the compiled step, the loop around it, checkpoints, judgement."""

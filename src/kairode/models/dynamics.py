@@ -1,0 +1,91 @@
+"""The dynamics model: initial state x transition x decoder x timer. The six models are compositions, in `zoo.py`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
+from kairode.models.initial import Initial
+from kairode.models.networks import Linear
+from kairode.models.ode import Latent
+from kairode.models.timer import Timer
+from kairode.models.transition import Transition
+
+
+class Scale(eqx.Module):
+    """Mean and standard deviation that observations are standardised with; 0 and 1 leave them alone."""
+
+    mean: tuple[float, ...] = eqx.field(static=True)
+    std: tuple[float, ...] = eqx.field(static=True)
+
+    @classmethod
+    def none(cls, size: int) -> "Scale":
+        """Observations as they are."""
+        return cls((0.0,) * size, (1.0,) * size)
+
+    @classmethod
+    def of(cls, observations: Float[np.ndarray, "n d"]) -> "Scale":
+        """Those of these observations; what never varies is left alone."""
+        mean, std = observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64)
+        return cls(tuple(mean.tolist()), tuple(np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0).tolist()))
+
+    def apply(self, x: Any) -> Any:
+        """Standardise."""
+        return (x - np.array(self.mean, x.dtype)) / np.array(self.std, x.dtype)
+
+    def undo(self, x: Any) -> Any:
+        """Back to the environment's units."""
+        return x * np.array(self.std, x.dtype) + np.array(self.mean, x.dtype)
+
+
+class DynamicsModel(eqx.Module):
+    """P(z', tau | z, a, s) = P(z' | z, a, s, tau) P(tau | z, a, s), for one example.
+
+    Observations, actions and intervals are in the environment's units; inside, observations are standardised by
+    `scale` and time is counted in the environment's ticks.
+    """
+
+    initial: Initial
+    transition: Transition
+    decoder: Linear
+    timer: Timer
+    scale: Scale
+    spec: Spec = eqx.field(static=True)
+
+    def start(self, *, key: Key[Array, ""]) -> Latent:
+        """z_0 where nothing was seen yet."""
+        return self.initial.prior(key=key)
+
+    def step(self, z: Latent, obs: Obs, action: Action, tau: Tau) -> tuple[Latent, Obs]:
+        """The latent state and the observation after the action was held for tau."""
+        x, ticks = self.inputs(obs, action), tau / self.spec.tick
+        z = self.transition.move(z, self.transition.inputs(x, ticks), ticks)
+        return z, self.decode(z)
+
+    def path(
+        self, z: Latent, obs: Obs, action: Action, taus: Float[Array, " k"]
+    ) -> tuple[Float[Array, "k z"], Float[Array, "k obs"]]:
+        """Latent states and observations at several times (ascending) while the action is held."""
+        zs = self.transition.path(z, self.inputs(obs, action), taus / self.spec.tick)
+        return zs, jax.vmap(self.decode)(zs)
+
+    def interval(self, z: Latent, obs: Obs, action: Action, *, key: Key[Array, ""] | None = None) -> Tau:
+        """The most likely time until the next decision; with a key, a draw."""
+        return self.timer.interval(jnp.concatenate([self.inputs(obs, action), z]), key=key) * self.spec.tick
+
+    def decode(self, z: Latent) -> Obs:
+        """o(z): the observation that a latent state stands for."""
+        return self.scale.undo(self.decoder(z))
+
+    def inputs(self, obs: Obs, action: Action) -> Float[Array, " i"]:
+        """[s a], standardised and with actions as numbers."""
+        return jnp.concatenate([self.scale.apply(obs), encode_action(self.spec, action)])
+
+
+def encode_action(spec: Spec, action: Any) -> Float[Array, " act"]:
+    """Named actions one-hot, controls as they are."""
+    return jax.nn.one_hot(action, spec.actions.n) if isinstance(spec.actions, Discrete) else action

@@ -1,0 +1,96 @@
+"""Where the latent state starts."""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from kairode.models.networks import GRU, MLP
+
+Latent = Float[Array, "z *lanes"]
+
+
+class Gaussian(eqx.Module):
+    """A diagonal normal distribution."""
+
+    mean: Latent
+    log_variance: Latent
+
+    def draw(self, noise: Latent) -> Latent:
+        """Reparameterised: mean + std * noise (Kingma and Welling 2014)."""
+        return self.mean + jnp.exp(0.5 * self.log_variance) * noise
+
+
+def kl_to_standard_normal(q: Gaussian) -> Latent:
+    """KL[q || N(0, I)] of each dimension."""
+    return 0.5 * (jnp.exp(q.log_variance) + q.mean**2 - 1.0 - q.log_variance)
+
+
+class Initial(eqx.Module):
+    """The distribution of z_0."""
+
+    size: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def prior(self, *, key: Key[Array, ""]) -> Latent:
+        """z_0 where nothing was seen: in imagination and at test."""
+
+
+class Encoded(Initial):
+    """A z_0 that is inferred from the whole episode while training, by reading it step by step."""
+
+    @abc.abstractmethod
+    def gates(self, inputs: Float[Array, "i *lanes"]) -> Float[Array, "g *lanes"]:
+        """What one observation and action contribute to the encoder."""
+
+    @abc.abstractmethod
+    def read(self, h: Latent, gates: Float[Array, "g *lanes"], real: Bool[Array, "*lanes"]) -> Latent:
+        """The encoder's next state; padding leaves it as it is."""
+
+    @abc.abstractmethod
+    def posterior(self, h: Latent) -> Gaussian:
+        """q(z_0 | s_0, a_0, ..) from the encoder's last state."""
+
+
+class Zeros(Initial):
+    """z_0 = 0, of the recurrent models."""
+
+    size: int = eqx.field(static=True)
+
+    def prior(self, *, key: Key[Array, ""]) -> Latent:
+        """Zeros."""
+        return jnp.zeros(self.size)
+
+
+class Variational(Encoded):
+    """z_0 ~ N(0, I), with a GRU that reads (s, a) forwards as q(z_0 | episode) while training."""
+
+    encoder: GRU
+    head: MLP
+    """From the encoder's last state to mean and log variance."""
+    size: int = eqx.field(static=True)
+
+    @classmethod
+    def new(cls, inputs: int, size: int, hidden: int, *, key: Key[Array, ""]) -> "Variational":
+        """An encoder of the latent size, `hidden` tanh units before mean and log variance."""
+        gru_key, head_key = jax.random.split(key)
+        return cls(GRU.new(inputs, size, key=gru_key), MLP.new(size, hidden, 2 * size, key=head_key), size)
+
+    def prior(self, *, key: Key[Array, ""]) -> Latent:
+        """A draw from N(0, I)."""
+        return jax.random.normal(key, (self.size,))
+
+    def gates(self, inputs: Float[Array, "i *lanes"]) -> Float[Array, "g *lanes"]:
+        """The encoder's gates for one observation and action."""
+        return self.encoder.input(inputs)
+
+    def read(self, h: Latent, gates: Float[Array, "g *lanes"], real: Bool[Array, "*lanes"]) -> Latent:
+        """The encoder's next state."""
+        return jnp.where(real[None], self.encoder.move(h, gates), h)
+
+    def posterior(self, h: Latent) -> Gaussian:
+        """q(z_0 | s_0, a_0, .., s_{L-1}, a_{L-1})."""
+        mean, log_variance = jnp.split(self.head(h), 2)
+        return Gaussian(mean, log_variance)

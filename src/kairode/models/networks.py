@@ -1,0 +1,129 @@
+"""The networks that models are made of.
+
+Arrays are feature first: `x[feature, *lanes]`. Without lanes x is one example; with a lane for each sample of a batch
+the same code works on the whole batch. We do not use `vmap` here, because sequences of small matrix products are what
+fitting spends its time on, and under `vmap` the batch does not stay in the last axis (docs/architecture.md).
+"""
+
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+T = TypeVar("T")
+
+
+@jax.custom_vjp
+def matmul(
+    weight: Float[Array, "o i"], transpose: Float[Array, "i o"], x: Float[Array, "i n"]
+) -> Float[Array, "o n"]:
+    """W x, given W and its transpose, which the gradient needs.
+
+    Left to itself, XLA folds the transpose into every step of a loop, at a quarter of an iteration's time on the CPU.
+    """
+    return weight @ x
+
+
+def _matmul_forward(weight: Array, transpose: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    return weight @ x, (transpose, x)
+
+
+def _matmul_backward(kept: tuple[Array, Array], c: Array) -> tuple[Array, None, Array]:
+    transpose, x = kept
+    return c @ x.T, None, transpose @ c
+
+
+matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+class Linear(eqx.Module):
+    """W x + b, both uniform within 1/sqrt(inputs) at first (or another given bound)."""
+
+    weight: Float[Array, "*seeds o i"]
+    bias: Float[Array, "*seeds o"] | Float[Array, "o n"] | None
+    transpose: Float[Array, "i o"] | None = None
+    """The weight's transpose, while a loop needs it at hand (`unfold`)."""
+
+    @classmethod
+    def new(
+        cls, inputs: int, outputs: int, *, key: Key[Array, ""], bound: float | None = None, bias: bool = True
+    ) -> "Linear":
+        """A layer with random weights."""
+        weight_key, bias_key = jax.random.split(key)
+        bound = 1 / math.sqrt(inputs) if bound is None else bound
+        weight = jax.random.uniform(weight_key, (outputs, inputs), minval=-bound, maxval=bound)
+        return cls(weight, jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound) if bias else None)
+
+    def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
+        transpose = self.weight.T if self.transpose is None else self.transpose
+        columns = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+        y = matmul(self.weight, transpose, columns)
+        if self.bias is not None:
+            y = y + (self.bias if self.bias.ndim == 2 else self.bias[:, None])
+        return y.reshape(-1, *x.shape[1:])
+
+
+class MLP(eqx.Module):
+    """Linear layers with tanh between them."""
+
+    layers: tuple[Linear, ...]
+
+    @classmethod
+    def new(cls, *sizes: int, key: Key[Array, ""]) -> "MLP":
+        """With the sizes of input, hidden layers and output."""
+        keys = jax.random.split(key, len(sizes) - 1)
+        pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
+        return cls(tuple(Linear.new(a, b, key=key) for a, b, key in pairs))
+
+    def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
+        for layer in self.layers[:-1]:
+            x = jnp.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+class GRU(eqx.Module):
+    """Gated recurrent unit (Cho et al. 2014), its gates in the order reset, update, new.
+
+    Split in two, so that what the inputs contribute can be computed for a whole sequence at once.
+    """
+
+    input: Linear
+    hidden: Linear
+
+    @classmethod
+    def new(cls, inputs: int, size: int, *, key: Key[Array, ""]) -> "GRU":
+        """With all weights uniform within 1/sqrt(size) at first."""
+        input_key, hidden_key = jax.random.split(key)
+        bound = 1 / math.sqrt(size)
+        return cls(
+            Linear.new(inputs, 3 * size, key=input_key, bound=bound),
+            Linear.new(size, 3 * size, key=hidden_key, bound=bound),
+        )
+
+    def move(self, z: Float[Array, "z *lanes"], gates: Float[Array, "g *lanes"]) -> Float[Array, "z *lanes"]:
+        """The next hidden state, given `input(x)`."""
+        ri, ui, ni = jnp.split(gates, 3)
+        rh, uh, nh = jnp.split(self.hidden(z), 3)
+        reset, update = jax.nn.sigmoid(ri + rh), jax.nn.sigmoid(ui + uh)
+        new = jnp.tanh(ni + reset * nh)
+        return new + update * (z - new)
+
+
+def unfold(tree: T, lanes: int) -> T:
+    """The same layers, laid out for a loop over a batch of `lanes`: call it once before the loop.
+
+    Transposes lie ready, and biases are spread over the lanes, so that their gradients are added up lane by lane in
+    the loop and over the lanes once behind it.
+    """
+
+    def laid_out(node: Any) -> Any:
+        if not isinstance(node, Linear):
+            return node
+        spread = None if node.bias is None else jnp.tile(node.bias[:, None], (1, lanes))
+        return dataclasses.replace(node, bias=spread, transpose=jax.lax.stop_gradient(node.weight.T))
+
+    return jax.tree.map(laid_out, tree, is_leaf=lambda node: isinstance(node, Linear))

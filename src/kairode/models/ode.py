@@ -1,0 +1,191 @@
+"""Solving dz/dt = f(z), the only file that knows diffrax.
+
+The field does not depend on time, so we integrate dz/ds = tau f(z) for s in [0, 1]: every sample of a batch ends at
+the same moment, and tau only scales the field.
+"""
+
+import abc
+import math
+from collections.abc import Callable
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffrax import ButcherTableau
+from jaxtyping import Array, Float, Int
+
+from kairode.errors import KairodeError, unknown
+
+Latent = Float[Array, "z *lanes"]
+Field = Callable[[Latent], Latent]
+"""dz/dt as a function of z."""
+Ticks = Float[Array, "*lanes"]
+"""Times in the unit that models count in."""
+
+RK4 = ButcherTableau(
+    a_lower=(np.array([0.5]), np.array([0.0, 0.5]), np.array([0.0, 0.0, 1.0])),
+    b_sol=np.array([1, 2, 2, 1]) / 6,
+    b_error=np.zeros(4),
+    c=np.array([0.5, 0.5, 1.0]),
+)
+METHODS: dict[str, ButcherTableau] = {
+    "midpoint": diffrax.Midpoint.tableau,
+    "heun": diffrax.Heun.tableau,
+    "ralston": diffrax.Ralston.tableau,
+    "bosh3": diffrax.Bosh3.tableau,
+    "rk4": RK4,
+    "tsit5": diffrax.Tsit5.tableau,
+}
+"""Fixed-step methods, as tables of numbers."""
+
+
+class Solver(eqx.Module):
+    """How a flow is computed."""
+
+    @abc.abstractmethod
+    def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
+        """ODESolve(f, z, tau): the state after tau."""
+
+    @abc.abstractmethod
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """The states passed through at several times, in ascending order, in one solve."""
+
+
+class FixedSteps(Solver):
+    """As many equal steps for every interval, however long."""
+
+    method: str = eqx.field(static=True, default="rk4")
+    """One of METHODS."""
+    steps: int = eqx.field(static=True, default=1)
+    """Steps in an interval."""
+
+    def __check_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("fixed-step method", self.method, METHODS)
+        if not (isinstance(self.steps, int) and self.steps >= 1):
+            raise KairodeError(f"a solver takes a whole number of at least 1 steps, got {self.steps}.")
+
+    @classmethod
+    def of_length(cls, method: str, length: float, longest: float) -> "FixedSteps":
+        """As many steps as the longest interval needs for none to be longer than `length` (in ticks)."""
+        if not (length > 0 and longest > 0):
+            raise KairodeError(f"a step and an interval are positive, got {length} and {longest}.")
+        return cls(method, math.ceil(longest / length - 1e-9))
+
+    def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
+        """Steps of tau / steps."""
+        for _ in range(self.steps):
+            z = explicit_step(METHODS[self.method], field, z, tau / self.steps)
+        return z
+
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """Each as `solve` gives it, side by side."""
+        return jax.vmap(lambda tau: self.solve(field, z, tau))(taus)
+
+
+def explicit_step(tableau: ButcherTableau, field: Field, z: Latent, h: Ticks) -> Latent:
+    """One step of an explicit Runge-Kutta method: k_i = f(z + h sum_j a_ij k_j), z + h sum_i b_i k_i."""
+    slopes = [field(z)]
+    for row in tableau.a_lower:
+        if len(slopes) < np.flatnonzero(tableau.b_sol)[-1] + 1:  # a last stage that only estimates the error is left out
+            slopes.append(field(z + h[None] * _weighted(row, slopes)))
+    return z + h[None] * _weighted(tableau.b_sol, slopes)
+
+
+def _weighted(weights: np.ndarray, slopes: list[Latent]) -> Latent:
+    terms = [float(w) * k for w, k in zip(weights, slopes, strict=False) if w != 0]
+    return sum(terms[1:], terms[0])
+
+
+class Adaptive(Solver):
+    """Dormand and Prince's 5(4) with step-size control; NaN where it needs more than `max_steps`."""
+
+    rtol: float = eqx.field(static=True, default=1e-3)
+    atol: float = eqx.field(static=True, default=1e-4)
+    max_steps: int = eqx.field(static=True, default=64)
+
+    def __check_init__(self) -> None:
+        if not (self.rtol > 0 and self.atol > 0 and self.max_steps >= 1):
+            raise KairodeError(
+                "an adaptive solver needs positive tolerances and at least one step, got "
+                f"rtol {self.rtol}, atol {self.atol}, max_steps {self.max_steps}."
+            )
+
+    def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
+        """In as many steps as the tolerances ask for."""
+        return self._run(field, z, tau, diffrax.SaveAt(t1=True))[0][0]
+
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """One solve in which every lane passes its own k times."""
+        ends = jnp.concatenate([jnp.zeros_like(taus[:1]), taus])
+
+        def on(z: Latent, tau: Ticks) -> tuple[Latent, Latent]:
+            z = self.solve(field, z, tau)
+            return z, z
+
+        return jax.lax.scan(on, z, jnp.diff(ends, axis=0))[1]
+
+    def count(self, field: Field, z: Latent, tau: Ticks) -> Int[Array, ""]:
+        """How many steps it takes; one more than `max_steps` where that is not enough."""
+        return self._run(field, z, tau, diffrax.SaveAt(t1=True))[1]
+
+    def _run(
+        self, field: Field, z: Latent, tau: Ticks, saveat: diffrax.SaveAt
+    ) -> tuple[Float[Array, "k z *lanes"], Int[Array, ""]]:
+        """All lanes step together, and each must meet the tolerances."""
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda s, z, tau: tau[None] * field(z)),
+            diffrax.Dopri5(),
+            t0=0.0,
+            t1=1.0,
+            dt0=None,
+            y0=z,
+            args=tau,
+            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=_worst_lane),
+            saveat=saveat,
+            max_steps=self.max_steps,
+            throw=False,
+        )
+        reached = solution.result == diffrax.RESULTS.successful
+        steps = jnp.where(reached, solution.stats["num_steps"], self.max_steps + 1)
+        assert solution.ys is not None
+        return jnp.where(reached, solution.ys, jnp.nan), steps
+
+
+def _worst_lane(error: Latent) -> Float[Array, ""]:
+    """The root mean square over features, of the lane where it is largest."""
+    square = (error**2).mean(0).max()
+    return jnp.sqrt(jnp.where(square > 0, square, 1.0)) * (square > 0)  # the gradient of the root is finite at 0
+
+
+TIGHT = Adaptive(rtol=1e-6, atol=1e-6, max_steps=4096)
+"""What other solvers are compared with."""
+
+
+def parse_solver(text: str, longest: float) -> Solver:
+    """A solver as the command line writes it.
+
+    `rk4:2` for two steps an interval, `rk4:0.5t` for steps of at most half a tick, `dopri5` or `dopri5:1e-5,1e-6`
+    for the adaptive one with its relative and absolute tolerance.
+    """
+    method, _, detail = text.partition(":")
+    try:
+        if method == "dopri5":
+            rtol, atol = (float(number) for number in detail.split(",")) if detail else (1e-3, 1e-4)
+            return Adaptive(rtol, atol)
+        if detail.endswith("t"):
+            return FixedSteps.of_length(_known(method), float(detail[:-1]), longest)
+        return FixedSteps(_known(method), int(detail or 1))
+    except ValueError as error:
+        raise KairodeError(
+            f"'{text}' is no solver: write METHOD, METHOD:STEPS (rk4:2), METHOD:LENGTHt (rk4:0.5t, in ticks) or "
+            f"dopri5:RTOL,ATOL, with METHOD one of {', '.join(METHODS)}."
+        ) from error
+
+
+def _known(method: str) -> str:
+    if method not in METHODS:
+        raise unknown("solver", method, [*METHODS, "dopri5"])
+    return method

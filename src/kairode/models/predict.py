@@ -1,0 +1,139 @@
+"""A model along whole episodes: teacher forcing, scheduled sampling, open loop.
+
+Inside, time comes first and the batch last ([time, feature, batch]): a step of the loop is then products of a matrix
+with many columns and elementwise work on whole vectors.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from kairode.data.trajectory import Trajectory
+from kairode.models.dynamics import DynamicsModel, encode_action
+from kairode.models.initial import Encoded, Gaussian
+from kairode.models.networks import unfold
+
+class Episodes(eqx.Module):
+    """What a model needs of episodes: standardised, actions as numbers, time in ticks."""
+
+    obs: Float[Array | np.ndarray, "*n moments d"]
+    action: Float[Array | np.ndarray, "*n T a"]
+    tau: Float[Array | np.ndarray, "*n T"]
+    real: Bool[Array | np.ndarray, "*n T"]
+    """Which decisions are not padding."""
+
+    def batch_last(self) -> "Episodes":
+        """From [episode, time, feature] to [time, feature, episode]."""
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), self)
+
+
+def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
+    """Episodes as the model sees them, as NumPy arrays."""
+    spec = model.spec
+    return Episodes(
+        obs=np.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), np.float32),
+        action=np.asarray(encode_action(spec, jnp.asarray(trajectory.action)), np.float32),
+        tau=np.asarray(np.asarray(trajectory.interval) / spec.tick, np.float32),
+        real=np.asarray(trajectory.mask),
+    )
+
+
+class Course(NamedTuple):
+    """Latent states and predictions along episodes, batch last."""
+
+    before: Float[Array, "T z n"]
+    """z_0 .. z_{T-1}: what is known at each decision."""
+    after: Float[Array, "T z n"]
+    """z_1 .. z_T."""
+    drive: Float[Array, "T d n"]
+    """What observation and action contributed."""
+    obs: Float[Array, "T d n"]
+    """Predicted observations 1 .. T, standardised."""
+
+
+def encode(model: DynamicsModel, episodes: Episodes) -> Gaussian | None:
+    """q(z_0 | episode), mean and log variance with the batch last; None for models that start from zeros."""
+    if not isinstance(model.initial, Encoded):
+        return None
+    lanes = episodes.tau.shape[-1]
+    gates, initial = jax.vmap(model.initial.gates)(_inputs(episodes)), unfold(model.initial, lanes)
+
+    def read(h: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
+        return initial.read(h, *step), None
+
+    h, _ = jax.lax.scan(read, jnp.zeros((initial.size, lanes)), (gates, episodes.real))
+    return model.initial.posterior(h)
+
+
+def follow(
+    model: DynamicsModel, z: Float[Array, "z n"], episodes: Episodes, sees: Bool[Array, "T n"] | None = None
+) -> Course:
+    """Predict along episodes (batch last) from the latent states z.
+
+    `sees` says where the model is shown the true observation; elsewhere it sees its own prediction. The first one is
+    always shown. None shows all of them: teacher forcing, where the inputs are known beforehand.
+    """
+    x, tau = _inputs(episodes), episodes.tau
+    transition, decoder = unfold((model.transition, model.decoder), tau.shape[-1])
+    if sees is None:
+        drive = jax.vmap(model.transition.inputs)(x, tau)
+
+        def move(z: Array, step: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+            after = transition.move(z, *step)
+            return after, (z, after)
+
+        _, (before, after) = jax.lax.scan(move, z, (drive, tau))
+        return Course(before, after, drive, jax.vmap(model.decoder)(after))
+
+    def choose(
+        carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array]
+    ) -> tuple[tuple[Array, Array], Course]:
+        (z, own), (obs, action, tau, seen) = carry, step
+        shown = jnp.where(seen[None], obs, own)
+        drive = transition.inputs(jnp.concatenate([shown, action]), tau)
+        after = transition.move(z, drive, tau)
+        predicted = decoder(after)
+        return (after, predicted), Course(z, after, drive, predicted)
+
+    sees = sees.at[0].set(True)
+    _, course = jax.lax.scan(choose, (z, episodes.obs[0]), (episodes.obs[:-1], episodes.action, tau, sees))
+    return course
+
+
+def open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
+    """From the first observation alone, on its own predictions, z_0 from the prior (batch last)."""
+    count = episodes.tau.shape[-1]
+    z = jax.vmap(lambda key: model.start(key=key), out_axes=-1)(jax.random.split(key, count))
+    return follow(model, z, episodes, jnp.zeros(episodes.tau.shape, bool))
+
+
+@eqx.filter_jit
+def _predict(model: DynamicsModel, episodes: Episodes, key: Any, shown: bool) -> Array:
+    episodes = episodes.batch_last()
+    if not shown:
+        return open_loop(model, episodes, key).obs
+    z = jax.vmap(lambda key: model.start(key=key), out_axes=-1)(jax.random.split(key, episodes.tau.shape[-1]))
+    return follow(model, z, episodes).obs
+
+
+def predict(
+    model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
+) -> Float[np.ndarray, "*n T d"]:
+    """Predicted observations 1 .. T of one or many episodes, in the environment's units.
+
+    By default from the first observation alone, the model's own predictions fed back. With `shown` it is shown the
+    truth at every decision, so that each prediction looks one interval ahead.
+    """
+    single = np.ndim(trajectory.length) == 0
+    many = jax.tree.map(lambda x: np.asarray(x)[None], trajectory) if single else trajectory
+    predicted = _predict(model, prepare(model, many), jax.random.key(seed), shown)
+    back = model.scale.undo(np.moveaxis(np.asarray(predicted), -1, 0))
+    return back[0] if single else back
+
+
+def _inputs(episodes: Episodes) -> Float[Array, "T i n"]:
+    return jnp.concatenate([episodes.obs[:-1], episodes.action], axis=1)

@@ -1,0 +1,195 @@
+"""From one latent state to the next: z_i from z_{i-1}, the observation, the action and the interval.
+
+A transition is split in two. `inputs` is what observation, action and interval contribute; under teacher forcing it
+is known for the whole episode and computed at once. `move` is the recurrence itself. A new transition is a class
+here and a line in `zoo.py`. Arrays are feature first, with any lanes behind (`networks.py`).
+"""
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kairode.models.networks import GRU, MLP, Linear
+from kairode.models.ode import Latent, Solver, Ticks
+
+Inputs = Float[Array, "i *lanes"]
+"""Observation and action, one behind the other."""
+Drive = Float[Array, "d *lanes"]
+"""What they contribute."""
+
+
+class Transition(eqx.Module):
+    """P(z' | z, s, a, tau), deterministic given z."""
+
+    @abc.abstractmethod
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """What observation, action and interval contribute."""
+
+    @abc.abstractmethod
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """The latent state after tau."""
+
+    @abc.abstractmethod
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """The latent states at several times (ascending) after one decision."""
+
+
+class FlowTransition(Transition):
+    """A transition with an ODE in it."""
+
+    field: eqx.AbstractVar[MLP]
+    solver: eqx.AbstractVar[Solver]
+
+    @abc.abstractmethod
+    def entry(self, z: Latent, drive: Drive) -> Latent:
+        """Where the flow of an interval starts."""
+
+
+class Gated(Transition):
+    """RNN: z' = GRU(z, [s a])."""
+
+    cell: GRU
+
+    @classmethod
+    def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "Gated":
+        """With random weights."""
+        return cls(GRU.new(inputs, latent, key=key))
+
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """The gates."""
+        return self.cell.input(x)
+
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """The same however long the interval."""
+        return self.cell.move(z, drive)
+
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """The same state at all times."""
+        return each(self, z, x, taus)
+
+
+class GatedWithInterval(Transition):
+    """Delta-t-RNN: z' = GRU(z, [s a tau])."""
+
+    cell: GRU
+
+    @classmethod
+    def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "GatedWithInterval":
+        """With random weights."""
+        return cls(GRU.new(inputs + 1, latent, key=key))
+
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """The gates, the interval one more input."""
+        return self.cell.input(jnp.concatenate([x, tau[None]]))
+
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """The interval is in the gates."""
+        return self.cell.move(z, drive)
+
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """One move for each time."""
+        return each(self, z, x, taus)
+
+
+class DecayGated(Transition):
+    """Decay-RNN (Che et al. 2018): z~ = exp(-max(0, w tau + b)) z, then z' = GRU(z~, [s a])."""
+
+    rate: Linear
+    cell: GRU
+
+    @classmethod
+    def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "DecayGated":
+        """With one rate for all latent dimensions, as in the published runs."""
+        rate_key, cell_key = jax.random.split(key)
+        return cls(Linear.new(1, 1, key=rate_key), GRU.new(inputs, latent, key=cell_key))
+
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """The gates."""
+        return self.cell.input(x)
+
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """Decay, then the gated update."""
+        return self.cell.move(jnp.exp(-jax.nn.relu(self.rate(tau[None]))) * z, drive)
+
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """One move for each time."""
+        return each(self, z, x, taus)
+
+
+class FlowGated(FlowTransition):
+    """ODE-RNN, equation (6): z~ = ODESolve(f, z, tau), then z' = GRU(z~, [s a])."""
+
+    field: MLP
+    cell: GRU
+    solver: Solver
+
+    @classmethod
+    def new(cls, inputs: int, latent: int, hidden: int, solver: Solver, *, key: Key[Array, ""]) -> "FlowGated":
+        """With a field of two hidden layers."""
+        field_key, cell_key = jax.random.split(key)
+        field = MLP.new(latent, hidden, hidden, latent, key=field_key)
+        return cls(field, GRU.new(inputs, latent, key=cell_key), solver)
+
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """The gates."""
+        return self.cell.input(x)
+
+    def entry(self, z: Latent, drive: Drive) -> Latent:
+        """The flow starts at z itself."""
+        return z
+
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """Flow, then the gated update."""
+        return self.cell.move(self.solver.solve(self.field, z, tau), drive)
+
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """One flow, a gated update at each time."""
+        drive = self.cell.input(x)
+        return jax.vmap(lambda z: self.cell.move(z, drive))(self.solver.path(self.field, z, taus))
+
+
+class LinearFlow(FlowTransition):
+    """Latent-ODE, equation (7): z~ = W [z a s] + b, then z' = ODESolve(f, z~, tau)."""
+
+    mix: Linear
+    """The part of W that multiplies z, and b."""
+    drive: Linear
+    """The part of W that multiplies [s a]."""
+    field: MLP
+    solver: Solver
+
+    @classmethod
+    def new(cls, inputs: int, latent: int, hidden: int, solver: Solver, *, key: Key[Array, ""]) -> "LinearFlow":
+        """With a field of two hidden layers; W as one layer of z, a and s would start."""
+        mix_key, drive_key, field_key = jax.random.split(key, 3)
+        bound = (inputs + latent) ** -0.5
+        return cls(
+            mix=Linear.new(latent, latent, key=mix_key, bound=bound),
+            drive=Linear.new(inputs, latent, key=drive_key, bound=bound, bias=False),
+            field=MLP.new(latent, hidden, hidden, latent, key=field_key),
+            solver=solver,
+        )
+
+    def inputs(self, x: Inputs, tau: Ticks) -> Drive:
+        """W's part for observation and action."""
+        return self.drive(x)
+
+    def entry(self, z: Latent, drive: Drive) -> Latent:
+        """z~ = W [z a s] + b."""
+        return self.mix(z) + drive
+
+    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
+        """Jump, then flow."""
+        return self.solver.solve(self.field, self.entry(z, drive), tau)
+
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+        """One jump, one flow."""
+        return self.solver.path(self.field, self.entry(z, self.drive(x)), taus)
+
+
+def each(transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+    """One move for each time, side by side."""
+    return jax.vmap(lambda tau: transition.move(z, transition.inputs(x, tau), tau))(taus)

@@ -1,0 +1,133 @@
+"""The models by name. A new one is a class in `transition.py` (or beside it) and a line here."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from jaxtyping import Array, Key
+
+from kairode.envs.core import Spec
+from kairode.errors import KairodeError, unknown
+from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.initial import Initial, Variational, Zeros
+from kairode.models.networks import MLP, Linear
+from kairode.models.ode import Solver, parse_solver
+from kairode.models.timer import ClassTimer, ContinuousTimer, NoTimer, Timer
+from kairode.models.transition import DecayGated, FlowGated, Gated, GatedWithInterval, LinearFlow, Transition
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How large a model is and how its flow is solved."""
+
+    latent: int = 10
+    """Dimensions of z."""
+    encoder_hidden: int = 20
+    """Tanh units between the encoder and the mean and variance of z_0."""
+    field_hidden: int = 20
+    """Tanh units in each of the two hidden layers of the ODE's field."""
+    timer: str = "auto"
+    """classes, continuous, none; auto takes classes for evenly spaced intervals (up to 64) and continuous else."""
+    timer_hidden: int = 20
+    """Tanh units of the interval timer."""
+    solver: str = "rk4:1"
+    """rk4:2 (two steps an interval), rk4:0.5t (steps of half a tick), dopri5:1e-3,1e-4 (tolerances)."""
+
+    def __post_init__(self) -> None:
+        for field in ("latent", "encoder_hidden", "field_hidden", "timer_hidden"):
+            value = getattr(self, field)
+            if not (isinstance(value, int) and value >= 1):
+                raise KairodeError(f"{field} must be a whole number of at least 1, got {value}.")
+
+
+type_initial = Callable[[int, Sizes, Key[Array, ""]], Initial]
+type_transition = Callable[[int, Sizes, Solver, Key[Array, ""]], Transition]
+
+
+def _zeros(inputs: int, sizes: Sizes, key: Key[Array, ""]) -> Initial:
+    return Zeros(sizes.latent)
+
+
+def _variational(inputs: int, sizes: Sizes, key: Key[Array, ""]) -> Initial:
+    return Variational.new(inputs, sizes.latent, sizes.encoder_hidden, key=key)
+
+
+def _gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+    return Gated.new(inputs, sizes.latent, key=key)
+
+
+def _gru_tau(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+    return GatedWithInterval.new(inputs, sizes.latent, key=key)
+
+
+def _decay_gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+    return DecayGated.new(inputs, sizes.latent, key=key)
+
+
+def _ode_gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+    return FlowGated.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
+
+
+def _linear_ode(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+    return LinearFlow.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
+
+
+MODELS: dict[str, tuple[type_initial, type_transition]] = {
+    "rnn": (_zeros, _gru),
+    "dt-rnn": (_zeros, _gru_tau),
+    "decay-rnn": (_zeros, _decay_gru),
+    "latent-rnn": (_variational, _gru),
+    "ode-rnn": (_zeros, _ode_gru),
+    "latent-ode": (_variational, _linear_ode),
+    "variational-ode-rnn": (_variational, _ode_gru),
+}
+"""Initial state and transition of each model; decoder and timer are the same for all."""
+PAPER_MODELS = ("rnn", "dt-rnn", "decay-rnn", "latent-rnn", "ode-rnn", "latent-ode")
+"""In the order of the paper's tables."""
+
+
+def check_model(name: str) -> str:
+    """The name, if there is such a model."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return name
+
+
+def build(
+    name: str, spec: Spec, sizes: Sizes | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
+) -> DynamicsModel:
+    """A model by its name, with random weights, for a task of these sizes and units."""
+    new_initial, new_transition = MODELS[check_model(name)]
+    sizes, observed = sizes or Sizes(), len(spec.observations)
+    inputs = observed + spec.actions.n
+    solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
+    initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
+    return DynamicsModel(
+        initial=new_initial(inputs, sizes, initial_key),
+        transition=new_transition(inputs, sizes, solver, transition_key),
+        decoder=Linear.new(sizes.latent, observed, key=decoder_key),
+        timer=_timer(spec, sizes, inputs + sizes.latent, timer_key),
+        scale=scale or Scale.none(observed),
+        spec=spec,
+    )
+
+
+MOST_CLASSES = 64
+
+
+def _timer(spec: Spec, sizes: Sizes, features: int, key: Key[Array, ""]) -> Timer:
+    classes, tick = spec.intervals.classes, spec.tick
+    kind = sizes.timer
+    if kind == "auto":
+        kind = "classes" if classes is not None and classes <= MOST_CLASSES else "continuous"
+    if kind == "none":
+        return NoTimer()
+    if kind == "continuous":
+        net = MLP.new(features, sizes.timer_hidden, 1, key=key)
+        return ContinuousTimer(net, spec.intervals.low / tick, spec.intervals.high / tick)
+    if kind == "classes":
+        if classes is None:
+            raise KairodeError(f"the intervals of '{spec.name}' are continuous: they need the timer 'continuous'.")
+        net = MLP.new(features, sizes.timer_hidden, classes, key=key)
+        return ClassTimer(net, spec.intervals.low / tick, spec.intervals.step / tick)
+    raise unknown("timer", kind, ("auto", "classes", "continuous", "none"))

@@ -1,0 +1,113 @@
+"""What came out of a fit: a table of errors, and a figure of predicted and true courses."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from kairode.data import Trajectory
+from kairode.envs import HIV, make
+from kairode.envs.core import Spec
+from kairode.experiments.fitting import Fit
+from kairode.models.dynamics import DynamicsModel
+from kairode.report.course import DECISION, LINE, POINTS, between_decisions, draw_actions, save_figure
+
+PREDICTED = "#dd6b20"
+
+
+def print_fit(made: dict[str, Any], spec: Spec) -> None:
+    """Test error of every seed, by dimension and by time ahead, and what the solver's check said."""
+    figures, console = made["figures"], Console()
+    errors = figures["test_error"]
+    seeds = [f"seed {made['config']['seed'] + i}" for i in range(len(errors))]
+    table = Table("test error", *seeds, "mean", "std", box=SIMPLE_HEAD, pad_edge=False)
+
+    def row(name: str, values: list[float | None], style: str = "") -> None:
+        known = [value for value in values if value is not None]
+        cells = ["" if value is None else f"{value:.4f}" for value in values]
+        spread = [f"{np.mean(known):.4f}", f"{np.std(known):.4f}"] if known else ["", ""]
+        table.add_row(name, *cells, *spread, style=style)
+
+    row("all", errors, "bold")
+    table.add_section()
+    for name, values in figures["by_dimension"].items():
+        row(name, values)
+    table.add_section()
+    edges = figures["time_edges"]
+    for i in range(len(edges) - 1):
+        row(f"up to {edges[i + 1]:.4g} {spec.time_unit}s", [seed[i] for seed in figures["by_time"]])
+    console.print(table)
+    mean, std = figures["mean"], figures["std"]
+    spread = f" (std {std:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
+    print(f"{made['config']['model']} predicts whole test episodes with a mean squared error of {mean:.4g}{spread}.")
+    if figures["timer_hits"]:
+        print(f"The timer's most likely interval is the right one in {100 * np.mean(figures['timer_hits']):.0f} % of cases.")
+    if figures["solver"]:
+        apart = max(check["difference"] for check in figures["solver"])
+        tight = np.mean([check["error_tight"] for check in figures["solver"]])
+        print(
+            f"Solver {made['config']['preset']['sizes']['solver']}: predictions differ from a tight solver's by at most "
+            f"{apart:.2g} (root mean square); with that one the error is {tight:.4g}."
+        )
+    if any(figures["skipped"]):
+        print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
+
+
+def predicted_course(model: DynamicsModel, episode: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """Times and predictions between and at decision times, from the first observation alone."""
+    steps = int(episode.length)
+    parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
+
+    @eqx.filter_jit
+    def run(model: DynamicsModel, actions: Any, intervals: Any, obs: Any) -> Any:
+        def hold(carry: tuple[Any, Any], decision: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
+            (z, obs), (action, tau) = carry, decision
+            _, seen = model.path(z, obs, action, parts * tau)
+            return model.step(z, obs, action, tau), seen
+
+        start = (model.start(key=jax.random.key(0)), obs)
+        return jax.lax.scan(hold, start, (actions, intervals))[1]
+
+    actions, intervals = (jnp.asarray(x)[:steps] for x in (episode.action, episode.interval))
+    seen = np.asarray(run(model, actions, intervals, jnp.asarray(episode.observation)[0]))
+    time = episode.time[:steps, None] + np.asarray(parts) * np.asarray(episode.interval)[:steps, None]
+    first = np.asarray(episode.observation)[:1]
+    return np.append(0.0, time.ravel()), np.concatenate([first, seen.reshape(-1, first.shape[1])])
+
+
+def draw_predictions(config: Fit, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
+    """A panel for each observed variable: the true course, the predicted one, and the decision times."""
+    episode = test[0]
+    steps = min(int(episode.length), most)
+    spec, decisions = episode.spec, episode.time[: steps + 1]
+    env = None if config.is_file else make(config.source, setting=config.setting, **config.preset.fields)
+    time, predicted = predicted_course(model, episode)
+    inside = time <= decisions[-1]
+    true_time, true = decisions, np.asarray(episode.observation)[: steps + 1]
+    if isinstance(env, HIV):
+        true_time, true = between_decisions(env, episode)
+        true = true[true_time <= decisions[-1]]
+        true_time = true_time[true_time <= decisions[-1]]
+    count = len(spec.observations)
+    figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
+    panels = figure.subplots(count + 1, 1, sharex=True, squeeze=False, height_ratios=[1.0] * count + [0.45])[:, 0]
+    for i, (axes, variable) in enumerate(zip(panels, spec.observations, strict=False)):
+        axes.plot(true_time, true[:, i], color=LINE, lw=1.4, label="true")
+        axes.plot(time[inside], predicted[inside, i], color=PREDICTED, lw=1.1, label="predicted")
+        axes.plot(decisions, np.asarray(episode.observation)[: steps + 1, i], "o", color=DECISION, ms=2.4, label="decision")
+        axes.set_ylabel(f"{variable.name}\n{variable.unit}", fontsize=8)
+        axes.tick_params(labelsize=7)
+    draw_actions(panels[-1], episode)
+    panels[-1].set_xlim(0, float(decisions[-1]))
+    panels[-1].set_xlabel(f"time, {spec.time_unit}s")
+    panels[0].set_title(f"{config.model} on {spec.name}: predicted from the first observation alone", fontsize=11, loc="left")
+    panels[0].legend(loc="upper right", fontsize=7, frameon=False, ncols=3)
+    figure.align_ylabels()
+    save_figure(figure, path)

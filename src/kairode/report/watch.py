@@ -1,0 +1,75 @@
+"""Watching a fit: a bar with the numbers that matter, and TensorBoard where it is wanted."""
+
+import contextlib
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kairode.errors import KairodeError
+from kairode.training.loop import Report
+
+SHOWN = ("state", "kl", "timer")
+
+
+@contextlib.contextmanager
+def watching(
+    what: str, board: Path | None, quiet: bool
+) -> Iterator[tuple[Callable[[Report], None], Callable[[int], None]]]:
+    """What the loop and the collection tell, shown as one line; none without a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+    )
+    writer = _writer(board)
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task(f"{what}: collecting", total=None, figures="")
+        validation: list[str] = []
+        first: list[Report] = []
+
+        def tell(report: Report) -> None:
+            first.append(report) if not first else None
+            if report.validation is not None:
+                validation[:] = [f"validation {_mean(report.validation):.4f}"]
+            figures = [f"{name} {_mean(report.terms[name]):.4g}" for name in SHOWN if any(report.terms[name])]
+            passed, done = report.seconds - first[0].seconds, report.iteration - first[0].iteration
+            rate = [f"{done / passed:.0f} a second"] if passed > 0 else []
+            skipped = [f"{sum(report.skipped)} batches skipped"] if any(report.skipped) else []
+            shown = ", ".join([*figures, *validation, *rate, *skipped])
+            bar.update(
+                task, description=what, total=report.iterations, completed=report.iteration, figures=shown, refresh=True
+            )
+            if writer is not None:
+                _write(writer, report)
+
+        yield tell, lambda ended: bar.advance(task, ended)
+    if writer is not None:
+        writer.close()
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values)
+
+
+def _writer(board: Path | None) -> Any:
+    if board is None:
+        return None
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
+    return SummaryWriter(str(board / "tensorboard"))
+
+
+def _write(writer: Any, report: Report) -> None:
+    groups = {**report.terms, **({"validation": report.validation} if report.validation is not None else {})}
+    for name, values in groups.items():
+        for seed, value in enumerate(values):
+            writer.add_scalar(f"{name}/seed{seed}", value, report.iteration)

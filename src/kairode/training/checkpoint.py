@@ -1,0 +1,106 @@
+"""Checkpoints: arrays in a safetensors file, what they are in a JSON file beside it, never pickle.
+
+The arrays are written first, under a name of their own; then the JSON file that names them and holds their digest
+takes the place of the old one, whole or not at all. A kill at any moment leaves the old pair or the new one.
+"""
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from kairode.data.files import whole
+from kairode.errors import KairodeError
+
+T = TypeVar("T")
+NAME = "checkpoint"
+
+
+def exists(folder: str | Path, name: str = NAME) -> bool:
+    """Whether there is one to load."""
+    return (Path(folder) / f"{name}.json").exists()
+
+
+def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
+    """Write all arrays of a tree, and what is said about them."""
+    folder = Path(folder)
+    arrays = {path: np.asarray(x) for path, x in _leaves(tree)}
+    content = safetensors.numpy.save(arrays)
+    digest = hashlib.sha256(content).hexdigest()
+    file = f"{name}-{digest[:12]}.safetensors"
+    if not (folder / file).exists():
+        with whole(folder / file) as part:
+            part.write_bytes(content)
+    described = {path: [str(x.dtype), list(x.shape)] for path, x in arrays.items()}
+    with whole(folder / f"{name}.json") as part:
+        part.write_text(json.dumps({"file": file, "sha256": digest, "arrays": described, **about}, indent=1) + "\n")
+    for old in folder.glob(f"{name}-*.safetensors"):
+        if old.name != file:
+            with contextlib.suppress(OSError):
+                old.unlink()
+
+
+def describe(folder: str | Path, name: str = NAME) -> dict[str, Any]:
+    """What the JSON file says."""
+    path = Path(folder) / f"{name}.json"
+    try:
+        about = json.loads(path.read_text())
+        about["file"], about["sha256"], about["arrays"]
+    except FileNotFoundError as error:
+        raise KairodeError(f"there is no {path}: give the folder of a run that `kairode fit` wrote.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise KairodeError(f"{path} is damaged: {_advice(folder)}") from error
+    return about
+
+
+def load(folder: str | Path, like: T, name: str = NAME) -> T:
+    """The tree that was saved, its arrays in the places of those of `like`, which must have the same shapes."""
+    folder = Path(folder)
+    about = describe(folder, name)
+    path = folder / about["file"]
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise KairodeError(f"{path} is missing: {_advice(folder)}") from error
+    if hashlib.sha256(content).hexdigest() != about["sha256"]:
+        raise KairodeError(f"{path} is damaged (its digest is not the one in {name}.json): {_advice(folder)}")
+    try:
+        arrays = safetensors.numpy.load(content)
+    except safetensors.SafetensorError as error:
+        raise KairodeError(f"{path} is damaged ({error}): {_advice(folder)}") from error
+    _compare(folder / f"{name}.json", arrays, dict(_leaves(like)))
+    leaves, structure = jax.tree.flatten(like)
+    paths = [path for path, _ in _leaves(like)]
+    assert len(paths) == len(leaves)
+    return jax.tree.unflatten(structure, [jnp.asarray(arrays[path]) for path in paths])
+
+
+def _compare(path: Path, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
+    """Refuse a checkpoint of something else."""
+    for name, array in wanted.items():
+        if name not in found:
+            raise KairodeError(f"{path} is the checkpoint of another model: it has no '{name}'.")
+        if found[name].shape != np.shape(array):
+            raise KairodeError(
+                f"{path} is the checkpoint of another model or of other data: its '{name}' has the shape "
+                f"{found[name].shape}, this model's {np.shape(array)}."
+            )
+    for name in found:
+        if name not in wanted:
+            raise KairodeError(f"{path} is the checkpoint of another model: this one has no '{name}'.")
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Every array with the path to it."""
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in jax.tree.leaves_with_path(tree)]
+
+
+def _advice(folder: str | Path) -> str:
+    return f"remove {folder} and fit again."

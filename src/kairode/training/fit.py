@@ -1,0 +1,189 @@
+"""Fitting dynamics models: one compiled step, many iterations a call, all seeds together.
+
+A `Progress` holds everything that changes; `advance` takes it on by some iterations. Whoever calls decides when to
+look, save and stop (`loop.py`). A run is a pure function of its settings, its seeds and the data.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import Episodes, open_loop
+from kairode.training.batches import batch_numbers
+from kairode.training.losses import Terms, Weights, objective, state_error
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How a model is fitted."""
+
+    iterations: int = 12_000
+    """Updates of the weights."""
+    batch: int = 32
+    """Episodes (or pieces) in a batch."""
+    learning_rate: float = 1e-3
+    """Adam's."""
+    weight_decay: float = 1e-3
+    """L2, added to the gradient."""
+    sampling_decay: float = 0.0
+    """Scheduled sampling: at iteration k the truth is shown with probability max(0, 1 - decay k); 0 shows it always."""
+    weights: Weights = dataclasses.field(default_factory=Weights)
+    """Of the terms of the objective."""
+    every: int = 250
+    """Iterations between two looks at the validation error."""
+    patience: int | None = None
+    """Early stopping: looks without a better validation error before a seed stops, its best weights kept."""
+    pieces: int | None = None
+    """Cut training episodes into pieces of at most this many decisions; None for whole episodes."""
+    most_skipped: int = 10
+    """Non-finite batches in a row after which fitting stops."""
+
+    def __post_init__(self) -> None:
+        least_one = ("iterations", "batch", "every", "most_skipped", "patience", "pieces")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in least_one and value is not None and not (isinstance(value, int) and value >= 1):
+                raise KairodeError(f"{field.name} must be a whole number of at least 1, got {value}.")
+            if field.name in ("weight_decay", "sampling_decay") and not value >= 0:
+                raise KairodeError(f"{field.name} must not be negative, got {value}.")
+        if not self.learning_rate > 0:
+            raise KairodeError(f"learning_rate must be positive, got {self.learning_rate}.")
+
+
+class Progress(eqx.Module):
+    """Where the fits of several seeds stand. Every array has the seeds in front."""
+
+    params: Any
+    """The models' weights."""
+    optimiser: Any
+    key: Int[Array, "seeds 2"]
+    """Fixes everything random, as plain numbers."""
+    iteration: Int[Array, " seeds"]
+    skipped: Int[Array, " seeds"]
+    """Batches whose loss or gradient was not finite."""
+    in_a_row: Int[Array, " seeds"]
+    best: Any
+    """Weights with the lowest validation error so far."""
+    best_error: Float[Array, " seeds"]
+    stale: Int[Array, " seeds"]
+    """Looks since then."""
+    active: Bool[Array, " seeds"]
+
+
+def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) -> Progress:
+    """Before the first iteration; `models` has the seeds in front of every weight."""
+    params = eqx.filter(models, eqx.is_array)
+    count = len(seeds)
+    zeros = jnp.zeros(count, jnp.int32)
+    keys = np.stack([np.asarray(jax.random.key_data(jax.random.key(seed))) for seed in seeds])
+    return Progress(
+        params=params,
+        optimiser=jax.vmap(optimiser(settings).init)(params),
+        key=jnp.asarray(keys),
+        iteration=zeros,
+        skipped=zeros,
+        in_a_row=zeros,
+        best=params,
+        best_error=jnp.full(count, jnp.inf, jnp.float32),
+        stale=zeros,
+        active=jnp.ones(count, bool),
+    )
+
+
+def optimiser(settings: FitSettings) -> optax.GradientTransformation:
+    """Adam with L2 added to the gradient."""
+    return optax.chain(optax.add_decayed_weights(settings.weight_decay), optax.adam(settings.learning_rate))
+
+
+def numbers(settings: FitSettings, seeds: Sequence[int], count: int, first: int, iterations: int) -> np.ndarray:
+    """Which episodes are in the batches: [iterations, seeds, batch]."""
+    drawn = [batch_numbers(seed, count, settings.batch, first, iterations) for seed in seeds]
+    return np.stack(drawn, axis=1)
+
+
+@partial(jax.jit, static_argnames=("static", "settings"))
+def advance(
+    progress: Progress, data: Episodes, batches: Int[Array, "k seeds batch"], static: Any, settings: FitSettings
+) -> tuple[Progress, Terms]:
+    """Some iterations; also each term's mean over them, for each seed."""
+
+    def step(progress: Progress, batch: Array) -> tuple[Progress, Terms]:
+        return jax.vmap(lambda p, b: update(p, b, data, static, settings))(progress, batch)
+
+    progress, terms = jax.lax.scan(step, progress, batches)
+    return progress, jax.tree.map(lambda x: jnp.nanmean(x, axis=0), terms)
+
+
+def update(
+    progress: Progress, batch: Int[Array, " batch"], data: Episodes, static: Any, settings: FitSettings
+) -> tuple[Progress, Terms]:
+    """One iteration of one seed. A batch whose loss or gradient is not finite changes nothing but the count."""
+    episodes = jax.tree.map(lambda x: x[batch], data).batch_last()
+    k = progress.iteration
+    key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), k)
+    truth = None if settings.sampling_decay == 0 else jnp.maximum(0.0, 1.0 - settings.sampling_decay * k)
+    warmup = settings.weights.kl_warmup
+    warm = jnp.minimum(1.0, k / warmup) if warmup else jnp.ones(())
+
+    def loss(params: Any) -> tuple[Array, Terms]:
+        model = eqx.combine(params, static)
+        terms = objective(model, episodes, settings.weights, truth=truth, warm=warm, key=key)
+        return terms.total, terms
+
+    gradient, terms = jax.grad(loss, has_aux=True)(progress.params)
+    fine = jnp.isfinite(terms.total) & jnp.isfinite(optax.tree.norm(gradient, squared=True))
+    changes, state = optimiser(settings).update(gradient, progress.optimiser, progress.params)
+    moves = fine & progress.active
+    params = keep(moves, optax.apply_updates(progress.params, changes), progress.params)
+    bad = (~fine & progress.active).astype(jnp.int32)
+    after = dataclasses.replace(
+        progress,
+        params=params,
+        optimiser=keep(moves, state, progress.optimiser),
+        iteration=k + progress.active.astype(jnp.int32),
+        skipped=progress.skipped + bad,
+        in_a_row=jnp.where(fine, 0, progress.in_a_row + bad),
+    )
+    return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), terms)
+
+
+def keep(new: Bool[Array, ""], this: Any, other: Any) -> Any:
+    """One tree or the other."""
+    return jax.tree.map(lambda a, b: jnp.where(new, a, b), this, other)
+
+
+@partial(jax.jit, static_argnames=("static",))
+def validate(progress: Progress, data: Episodes, static: Any) -> Float[Array, " seeds"]:
+    """Each seed's open-loop error."""
+
+    def error(params: Any, key: Array, k: Array) -> Array:
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), k)
+        episodes = data.batch_last()
+        course = open_loop(eqx.combine(params, static), episodes, key)
+        return state_error(course.obs, episodes.obs[1:], episodes.real)
+
+    return jax.vmap(error)(progress.params, progress.key, progress.iteration)
+
+
+@partial(jax.jit, static_argnames=("patience",))
+def look(progress: Progress, error: Float[Array, " seeds"], patience: int | None) -> Progress:
+    """Take note of a validation error: the best weights so far, and which seeds stop."""
+    better = (error < progress.best_error) & progress.active
+    stale = jnp.where(better, 0, progress.stale + progress.active.astype(jnp.int32))
+    return dataclasses.replace(
+        progress,
+        best=jax.vmap(keep)(better, progress.params, progress.best),
+        best_error=jnp.where(better, error, progress.best_error),
+        stale=stale,
+        active=progress.active if patience is None else progress.active & (stale < patience),
+    )

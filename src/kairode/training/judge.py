@@ -1,0 +1,125 @@
+"""Judging a fitted model on episodes it has not seen: open loop, by dimension, by time ahead; and its solver."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.data.trajectory import Trajectory
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.ode import TIGHT, Adaptive, Solver
+from kairode.models.predict import Episodes, prepare
+from kairode.models.predict import open_loop as follow_open_loop
+from kairode.models.transition import FlowTransition
+
+BINS = 10
+"""Parts that the time ahead is divided into."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """Squared errors of open-loop predictions, in standardised units where the model standardises."""
+
+    error: float
+    """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
+    by_dimension: list[float]
+    """Mean over valid steps."""
+    time_edges: list[float]
+    """Bounds of the parts of time ahead, in the environment's unit."""
+    by_time: list[float | None]
+    """Mean over the steps that end within each part; None where there are none."""
+    timer_hits: float | None
+    """Share of decisions where the most likely interval was the one that was; None without a timer of classes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SolverCheck:
+    """The chosen solver beside a tight one, on the fitted model."""
+
+    difference: float
+    """Root mean square difference of their open-loop predictions (standardised)."""
+    worst: float
+    """The largest difference."""
+    error_tight: float
+    """Test error with the tight solver in place of the chosen one."""
+
+
+@eqx.filter_jit
+def _open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
+    return jnp.moveaxis(follow_open_loop(model, episodes.batch_last(), key).obs, -1, 0)
+
+
+def judge(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> Judgement:
+    """Open loop from the first observation of each episode, true actions and intervals."""
+    episodes = prepare(model, test)
+    predicted = _predictions(model, episodes, seed)
+    squares = (predicted - episodes.obs[:, 1:].astype(np.float64)) ** 2
+    real = np.asarray(episodes.real)
+    each = squares[real]
+    times = test.time[:, 1:][real]
+    edges = np.linspace(0.0, times.max(), BINS + 1)
+    part = np.minimum(np.searchsorted(edges, times, side="left") - 1, BINS - 1)
+    means = [float(each[part == i].mean()) if (part == i).any() else None for i in range(BINS)]
+    return Judgement(
+        error=float(each.mean()),
+        by_dimension=each.mean(0).tolist(),
+        time_edges=edges.tolist(),
+        by_time=means,
+        timer_hits=_timer_hits(model, episodes, seed),
+    )
+
+
+def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight: Solver = TIGHT) -> SolverCheck | None:
+    """How far the chosen solver is from a tight one; None for models without an ODE."""
+    if not isinstance(model.transition, FlowTransition):
+        return None
+    episodes = prepare(model, test)
+    chosen = _predictions(model, episodes, seed)
+    careful = eqx.tree_at(lambda model: model.transition.solver, model, tight)
+    exact = np.asarray(_open_loop(careful, episodes, jax.random.key(seed)), np.float64)
+    real = np.asarray(episodes.real)
+    apart = np.where(np.isfinite(exact), exact - chosen, np.inf)[real]
+    error = ((exact - episodes.obs[:, 1:]) ** 2)[real].mean()
+    return SolverCheck(float(np.sqrt((apart**2).mean())), float(np.abs(apart).max()), float(error))
+
+
+def _predictions(model: DynamicsModel, episodes: Episodes, seed: int) -> np.ndarray:
+    """Standardised, refused where they are not finite."""
+    predicted = np.asarray(_open_loop(model, episodes, jax.random.key(seed)), np.float64)
+    lost = ~np.isfinite(predicted).all(-1) & np.asarray(episodes.real)
+    if lost.any():
+        raise KairodeError(f"the model's predictions are not finite from step {np.argwhere(lost)[0][1] + 1} of an "
+                           f"episode on.{_solver_advice(model)}")
+    return predicted
+
+
+def _solver_advice(model: DynamicsModel) -> str:
+    transition = model.transition
+    if isinstance(transition, FlowTransition) and isinstance(transition.solver, Adaptive):
+        return (
+            f" Its ODE solver may need more than the {transition.solver.max_steps} steps it is allowed: give it more, "
+            "looser tolerances, or a fixed-step solver."
+        )
+    return " Fit it longer or with a smaller learning rate."
+
+
+@eqx.filter_jit
+def _most_likely(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
+    data = episodes.batch_last()
+    before = follow_open_loop(model, data, key).before
+    features = jnp.concatenate([data.obs[:-1], data.action, before], axis=1)
+    return jnp.moveaxis(jax.vmap(model.timer.interval)(features), -1, 0)
+
+
+def _timer_hits(model: DynamicsModel, episodes: Episodes, seed: int) -> float | None:
+    from kairode.models.timer import ClassTimer
+
+    if not isinstance(model.timer, ClassTimer):
+        return None
+    said = np.asarray(_most_likely(model, episodes, jax.random.key(seed)))
+    hit = np.abs(said - episodes.tau) < 0.5 * model.timer.step
+    return float(hit[np.asarray(episodes.real)].mean())

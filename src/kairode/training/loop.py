@@ -1,0 +1,233 @@
+"""The loop around the compiled steps: looks, checkpoints, interrupts, non-finite batches."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.data.trajectory import Trajectory
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.ode import Adaptive
+from kairode.models.predict import Episodes, prepare
+from kairode.models.transition import FlowTransition
+from kairode.training import checkpoint
+from kairode.training.batches import pad, pieces
+from kairode.training.fit import FitSettings, Progress, advance, begin, look, numbers, validate
+
+CHUNK = 50
+"""Iterations in one compiled call."""
+SAVE_SECONDS = 10.0
+"""Time between two checkpoints."""
+
+
+class Stopped(KairodeError):
+    """Fitting was interrupted; everything is saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the loop tells whoever watches it, after every compiled call."""
+
+    iteration: int
+    iterations: int
+    terms: dict[str, list[float]]
+    """Each seed's mean of each term of the objective."""
+    validation: list[float] | None
+    """Each seed's open-loop error on the validation episodes, when it was looked at."""
+    skipped: list[int]
+    seconds: float
+    """Since the loop began in this process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What came out of fitting several seeds."""
+
+    models: list[DynamicsModel]
+    validation: list[float]
+    iterations: list[int]
+    skipped: list[int]
+
+
+def train(
+    models: DynamicsModel,
+    settings: FitSettings,
+    data: Trajectory,
+    valid: Trajectory,
+    *,
+    seeds: Sequence[int],
+    folder: Path | None = None,
+    tell: Callable[[Report], None] = lambda report: None,
+) -> Fitted:
+    """Fit all seeds of a model; with a folder, go on from its checkpoint and keep one there."""
+    params, static = eqx.partition(models, eqx.is_array)
+    train_data, valid_data, count = _device(models, settings, data, valid)
+    progress = begin(models, settings, seeds)
+    del params
+    if folder is not None and checkpoint.exists(folder):
+        progress = checkpoint.load(folder, progress)
+    metrics = Metrics(folder, int(progress.iteration.max()))
+    started = saved = time.perf_counter()
+    with interrupts() as asked:
+        while (done := int(progress.iteration.max())) < settings.iterations and bool(progress.active.any()):
+            some = min(CHUNK, settings.iterations - done, settings.every - done % settings.every)
+            batches = jnp.asarray(numbers(settings, seeds, count, done, some))
+            progress, terms = advance(progress, train_data, batches, static, settings)
+            done += some
+            error = None
+            if done % settings.every == 0 or done == settings.iterations:
+                found = validate(progress, valid_data, static)
+                progress = look(progress, found, settings.patience)
+                error = np.asarray(found).tolist()
+            passed = time.perf_counter() - started
+            report = _report(progress, done, settings.iterations, terms, error, passed)
+            metrics.write(report)
+            tell(report)
+            if folder is not None and (asked() or time.perf_counter() - saved > SAVE_SECONDS):
+                checkpoint.save(folder, progress)
+                saved = time.perf_counter()
+            if asked():
+                raise Stopped("interrupted." if folder is None else f"interrupted at iteration {done:,}, saved.")
+            _refuse_nonfinite(progress, settings, folder, static, train_data)
+    if folder is not None:
+        checkpoint.save(folder, progress)
+    return finished(progress, settings, static)
+
+
+def finished(progress: Progress, settings: FitSettings, static: Any) -> Fitted:
+    """The fitted models: the last weights, or with early stopping the best."""
+    chosen = progress.params if settings.patience is None else progress.best
+    seeds = range(len(progress.iteration))
+    return Fitted(
+        models=[eqx.combine(jax.tree.map(lambda x, i=i: x[i], chosen), static) for i in seeds],
+        validation=np.asarray(progress.best_error).tolist(),
+        iterations=np.asarray(progress.iteration).tolist(),
+        skipped=np.asarray(progress.skipped).tolist(),
+    )
+
+
+def _device(
+    models: DynamicsModel, settings: FitSettings, data: Trajectory, valid: Trajectory
+) -> tuple[Episodes, Episodes, int]:
+    """Training and validation episodes, padded, on the device; and how many of the first are real."""
+    training = prepare(models, data)
+    if settings.pieces is not None:
+        training = pieces(training, settings.pieces)
+    return (
+        jax.tree.map(jnp.asarray, pad(training)),
+        jax.tree.map(jnp.asarray, pad(prepare(models, valid))),
+        len(training.tau),
+    )
+
+
+def _report(
+    progress: Progress, done: int, iterations: int, terms: Any, error: list[float] | None, passed: float
+) -> Report:
+    shown = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
+    return Report(done, iterations, shown, error, np.asarray(progress.skipped).tolist(), passed)
+
+
+def _refuse_nonfinite(
+    progress: Progress, settings: FitSettings, folder: Path | None, static: Any, data: Episodes
+) -> None:
+    """Stop where too many batches in a row were not finite."""
+    row = np.asarray(progress.in_a_row)
+    if row.max() < settings.most_skipped:
+        return
+    if folder is not None:
+        checkpoint.save(folder, progress)
+    seed = int(row.argmax())
+    model = eqx.combine(jax.tree.map(lambda x: x[seed], progress.params), static)
+    kept = "" if folder is None else f" The last good weights are in {folder}."
+    raise KairodeError(
+        f"{row.max()} batches in a row gave a loss or gradient that is not finite (of seed number {seed}, after "
+        f"{int(progress.iteration[seed]):,} iterations).{_why(model, data)} Try a smaller learning rate.{kept}"
+    )
+
+
+def _why(model: DynamicsModel, data: Episodes) -> str:
+    """Whether the adaptive solver ran out of steps."""
+    transition = model.transition
+    if not (isinstance(transition, FlowTransition) and isinstance(transition.solver, Adaptive)):
+        return ""
+    z = jax.random.normal(jax.random.key(0), (model.initial.size, 64))
+    taus = jnp.full(64, data.tau.max())
+    steps = int(transition.solver.count(transition.field, z, taus))
+    if steps <= transition.solver.max_steps:
+        return ""
+    return (
+        f" The ODE solver needs more than its {transition.solver.max_steps} steps for an interval of "
+        f"{float(data.tau.max()):g} ticks: the field has become stiff. Take a fixed-step solver (--solver rk4:2), "
+        "looser tolerances, or regularise the field (--weights.curvature 0.01)."
+    )
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a question that the loop asks when it may stop."""
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:  # a second time: at once
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: whoever owns it decides
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Metrics:
+    """metrics.jsonl of a folder: a line for each look, none of what a resumed run will do again."""
+
+    def __init__(self, folder: Path | None, iteration: int) -> None:
+        self.path = None if folder is None else folder / "metrics.jsonl"
+        if self.path is not None and self.path.exists():
+            lines = [line for line in self.path.read_text().splitlines() if _iteration(line) <= iteration]
+            self.path.write_text("".join(f"{line}\n" for line in lines))
+
+    def write(self, report: Report) -> None:
+        """Add a line, if the validation error was looked at."""
+        if self.path is None or report.validation is None:
+            return
+        figures = {"iteration": report.iteration, **report.terms, "validation": report.validation}
+        figures |= {"skipped": report.skipped, "seconds": round(report.seconds, 3)}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(_plain(figures)) + "\n")
+
+
+def _iteration(line: str) -> float:
+    try:
+        return json.loads(line)["iteration"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf  # a line that a kill cut short
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON can hold."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

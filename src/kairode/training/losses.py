@@ -1,0 +1,121 @@
+"""What fitting minimises, equations (8) to (10) of the paper, term by term."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.initial import kl_to_standard_normal
+from kairode.models.predict import Course, Episodes, encode, follow
+from kairode.models.transition import FlowTransition
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """How much each term counts; the state error counts 1."""
+
+    kl: float = 1.0
+    """Of KL[q(z_0) || N(0, I)], mean over dimensions and batch."""
+    kl_warmup: int = 0
+    """Iterations over which the KL's weight rises from 0."""
+    timer: float = 0.01
+    """Lambda of equation (8): of the interval timer."""
+    energy: float = 0.0
+    """Of the flow's kinetic energy |dz/ds|^2 (Finlay et al. 2020)."""
+    jacobian: float = 0.0
+    """Of the squared Frobenius norm of the field's Jacobian, estimated with one random vector (Finlay et al. 2020)."""
+    curvature: float = 0.0
+    """Of |d^2 z/ds^2|^2 (Kelly et al. 2020, second order)."""
+
+    @property
+    def regularised(self) -> bool:
+        """Whether any term looks at the field."""
+        return self.energy > 0 or self.jacobian > 0 or self.curvature > 0
+
+
+class Terms(NamedTuple):
+    """The terms of the objective, unweighted, and their weighted sum."""
+
+    total: Any
+    state: Any
+    kl: Any
+    timer: Any
+    field: Any
+    """Weighted sum of the field's regularisers."""
+
+
+def masked_mean(values: Float[Array, "*axes"], mask: Bool[Array, "*axes"]) -> Float[Array, ""]:
+    """Mean over what the mask holds."""
+    return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
+
+
+def state_error(
+    predicted: Float[Array, "T d n"], true: Float[Array, "T d n"], real: Bool[Array, "T n"]
+) -> Float[Array, ""]:
+    """Squared error, mean over valid steps and dimensions."""
+    return masked_mean(((predicted - true) ** 2).mean(1), real)
+
+
+def timer_loss(model: DynamicsModel, course: Course, episodes: Episodes) -> Float[Array, ""]:
+    """g(z_i, a_i, s_i) against the interval that was, mean over valid steps, equation (10)."""
+    features = jnp.concatenate([episodes.obs[:-1], episodes.action, course.before], axis=1)
+    return masked_mean(jax.vmap(model.timer.loss)(features, episodes.tau), episodes.real)
+
+
+def field_terms(
+    model: DynamicsModel, course: Course, episodes: Episodes, weights: Weights, key: Key[Array, ""]
+) -> Float[Array, ""]:
+    """What makes the field cheap to integrate, at the start of every interval's flow, in normalised time s."""
+    transition = model.transition
+    if not (weights.regularised and isinstance(transition, FlowTransition)):
+        return jnp.zeros(())
+    start = jax.vmap(transition.entry)(course.before, course.drive)
+    noise = jax.random.normal(key, start.shape)
+
+    def terms(z: Array, tau: Array, e: Array) -> Array:
+        speed, pull = jax.vjp(lambda z: tau[None] * transition.field(z), z)
+        bend = jax.jvp(lambda z: tau[None] * transition.field(z), (z,), (speed,))[1] if weights.curvature > 0 else 0.0 * z
+        parts = (weights.energy, speed), (weights.jacobian, pull(e)[0]), (weights.curvature, bend)
+        return sum((weight * (x**2).mean(0) for weight, x in parts), jnp.zeros_like(tau))
+
+    return masked_mean(jax.vmap(terms)(start, episodes.tau, noise), episodes.real)
+
+
+def objective(
+    model: DynamicsModel,
+    episodes: Episodes,
+    weights: Weights,
+    *,
+    truth: Float[Array, ""] | None,
+    warm: Float[Array, ""],
+    key: Key[Array, ""],
+) -> Terms:
+    """The loss of a batch (batch last).
+
+    Args:
+        model: the model.
+        episodes: the batch.
+        weights: of the terms.
+        truth: probability that a sample is shown the truth at a step (scheduled sampling); None for always.
+        warm: what the KL's weight is multiplied with, from 0 to 1.
+        key: for z_0, scheduled sampling and the field's regularisers.
+    """
+    start_key, sees_key, field_key = jax.random.split(key, 3)
+    count = episodes.tau.shape[-1]
+    q = encode(model, episodes)
+    if q is None:
+        z = jnp.zeros((model.initial.size, count))
+        kl = jnp.zeros(())
+    else:
+        z = q.draw(jax.random.normal(start_key, q.mean.shape))
+        kl = kl_to_standard_normal(q).mean()
+    sees = None if truth is None else jax.random.bernoulli(sees_key, truth, episodes.tau.shape)
+    course = follow(model, z, episodes, sees)
+    state = state_error(course.obs, episodes.obs[1:], episodes.real)
+    timer = timer_loss(model, course, episodes)
+    field = field_terms(model, course, episodes, weights, field_key)
+    total = state + weights.kl * warm * kl + weights.timer * timer + field
+    return Terms(total, state, kl, timer, field)

@@ -1,0 +1,47 @@
+"""Fitted models in a folder: JSON that says what they are, safetensors for the weights."""
+
+import dataclasses
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from kairode.data.describe import spec_from_dict, spec_to_dict
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.zoo import Sizes, build
+from kairode.training import checkpoint
+
+NAME = "models"
+
+
+def save_models(folder: str | Path, name: str, sizes: Sizes, models: list[DynamicsModel]) -> None:
+    """Write the fitted models of several seeds."""
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *[eqx.filter(model, eqx.is_array) for model in models])
+    scale = models[0].scale
+    checkpoint.save(
+        folder,
+        stacked,
+        NAME,
+        model=name,
+        sizes=dataclasses.asdict(sizes),
+        scale=[list(scale.mean), list(scale.std)],
+        seeds=len(models),
+        spec=spec_to_dict(models[0].spec),
+    )
+
+
+def load_models(folder: str | Path) -> list[DynamicsModel]:
+    """The fitted models of a run's folder, one for each seed."""
+    about = checkpoint.describe(folder, NAME)
+    try:
+        spec, sizes = spec_from_dict(about["spec"]), Sizes(**about["sizes"])
+        scale = Scale(*(tuple(numbers) for numbers in about["scale"]))
+        model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise KairodeError(f"{Path(folder) / 'models.json'} is damaged: it does not describe a model.") from error
+    params, static = eqx.partition(model, eqx.is_array)
+    like = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params)
+    found = checkpoint.load(folder, like, NAME)
+    return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), static) for i in range(seeds)]
