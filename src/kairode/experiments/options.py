@@ -34,6 +34,8 @@ class FitOptions:
     """Episodes in a batch."""
     learning_rate: float | None = None
     """Adam's."""
+    cooldown: float | None = None
+    """Share of the iterations, at the end, over which the learning rate falls to 0."""
     weight_decay: float | None = None
     """L2, added to the gradient."""
     sampling_decay: float | None = None

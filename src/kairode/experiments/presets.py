@@ -27,7 +27,7 @@ class FitPreset:
     """Whether observations are standardised by the training data's mean and standard deviation."""
 
 
-SOLVER = "bosh3:1"
+SOLVER = "midpoint:2"
 """What we recommend (`docs/architecture.md` says why)."""
 
 _known_intervals = dataclasses.replace(Weights(), timer=0.0)

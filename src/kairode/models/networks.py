@@ -59,9 +59,8 @@ class Linear(eqx.Module):
         return cls(weight, jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound) if bias else None)
 
     def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
-        transpose = self.weight.T if self.transpose is None else self.transpose
         columns = x.reshape(x.shape[0], math.prod(x.shape[1:]))
-        y = matmul(self.weight, transpose, columns)
+        y = self.weight @ columns if self.transpose is None else matmul(self.weight, self.transpose, columns)
         if self.bias is not None:
             y = y + (self.bias if self.bias.ndim == 2 else self.bias[:, None])
         return y.reshape(-1, *x.shape[1:])

@@ -33,6 +33,8 @@ class FitSettings:
     """Episodes (or pieces) in a batch."""
     learning_rate: float = 1e-3
     """Adam's."""
+    cooldown: float = 0.0
+    """Share of the iterations, at the end, over which the learning rate falls to 0."""
     weight_decay: float = 1e-3
     """L2, added to the gradient."""
     sampling_decay: float = 0.0
@@ -56,6 +58,8 @@ class FitSettings:
                 raise KairodeError(f"{field.name} must be a whole number of at least 1, got {value}.")
             if field.name in ("weight_decay", "sampling_decay") and not value >= 0:
                 raise KairodeError(f"{field.name} must not be negative, got {value}.")
+        if not 0 <= self.cooldown <= 1:
+            raise KairodeError(f"cooldown is a share of the iterations, between 0 and 1, got {self.cooldown}.")
         if not self.learning_rate > 0:
             raise KairodeError(f"learning_rate must be positive, got {self.learning_rate}.")
 
@@ -102,7 +106,11 @@ def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) ->
 
 def optimiser(settings: FitSettings) -> optax.GradientTransformation:
     """Adam with L2 added to the gradient."""
-    return optax.chain(optax.add_decayed_weights(settings.weight_decay), optax.adam(settings.learning_rate))
+    rate: Any = settings.learning_rate
+    if settings.cooldown > 0:
+        cold = round(settings.cooldown * settings.iterations)
+        rate = optax.linear_schedule(settings.learning_rate, 0.0, cold, settings.iterations - cold)
+    return optax.chain(optax.add_decayed_weights(settings.weight_decay), optax.adam(rate))
 
 
 def numbers(settings: FitSettings, seeds: Sequence[int], count: int, first: int, iterations: int) -> np.ndarray:

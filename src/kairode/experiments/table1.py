@@ -1,0 +1,152 @@
+"""The paper's table 1: the state prediction error of six models on three environments, five seeds each."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kairode.experiments.fitting import Fit, plan
+from kairode.experiments.jobs import Job, run_jobs
+from kairode.experiments.presets import preset
+from kairode.experiments.record import record, save
+from kairode.models.zoo import PAPER_MODELS
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    env: str
+    setting: str
+    fields: dict[str, Any]
+    about: str
+    paper: str
+    """The row of the paper's table that it stands beside."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What is fitted otherwise than in the published runs."""
+
+
+COOLED = {"cooldown": 0.4}
+ROWS = {
+    "gridworld": Row("gridworld", "paper", {}, "as published, with its noise", "gridworld"),
+    "acrobot": Row("acrobot", "paper", {}, "as published, one RK4 step an interval", "acrobot"),
+    "hiv": Row("hiv", "ours", {}, "as published, episodes of 50 decisions", "hiv"),
+    "gridworld-cooled": Row("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
+    "acrobot-cooled": Row("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
+    "hiv-cooled": Row("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
+    "gridworld-still": Row("gridworld", "ours", {}, "without noise", "gridworld"),
+    "acrobot-fine": Row("acrobot", "ours", {}, "integrated finely", "acrobot"),
+    "hiv-whole": Row("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", "hiv"),
+}
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    "gridworld": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.894, 0.023), (0.334, 0.023), (0.899, 0.022), (1.161, 0.039), (0.452, 0.040), (0.845, 0.017)],
+            strict=True,
+        )
+    ),
+    "acrobot": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.176, 0.010), (0.039, 0.006), (0.060, 0.006), (0.176, 0.010), (0.022, 0.005), (0.021, 0.005)],
+            strict=True,
+        )
+    ),
+    "hiv": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.332, 0.013), (0.168, 0.014), (0.346, 0.022), (0.361, 0.017), (0.068, 0.006), (0.020, 0.001)],
+            strict=True,
+        )
+    ),
+}
+"""Mean and std over five runs, as published (Du, Futoma and Doshi-Velez 2020, table 1)."""
+
+
+def cell_config(row: str, model: str, seed: int) -> Fit:
+    """One seed of one cell."""
+    this = ROWS[row]
+    usual = preset(this.env)
+    chosen = dataclasses.replace(usual, settings=dataclasses.replace(usual.settings, **this.settings))
+    return plan(this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields)
+
+
+def job(row: str, model: str, seed: int, runs: Path) -> Job:
+    """One seed of one cell, in a folder of its own."""
+    return Job(cell_config(row, model, seed), runs / f"{row}-{model}-{seed}")
+
+
+def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path) -> None:
+    """Make one record of a cell from those of its seeds."""
+    parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
+    errors = [part["figures"]["test_error"][0] for part in parts]
+    figures: dict[str, Any] = {"test_error": errors, "mean": float(np.mean(errors)), "std": float(np.std(errors))}
+    figures["by_dimension"] = {
+        name: [part["figures"]["by_dimension"][name][0] for part in parts] for name in parts[0]["figures"]["by_dimension"]
+    }
+    figures["time_edges"] = parts[0]["figures"]["time_edges"]
+    for name in ("by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver"):
+        values = [part["figures"][name] for part in parts]
+        figures[name] = None if values[0] is None else [value[0] for value in values]
+    config = {**parts[0]["config"], "seed": list(seeds)}
+    command = f"kairode reproduce table1 --rows {row} --models {model} --again"
+    made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
+    for key in ("commit", "machine", "versions", "made"):
+        made[key] = parts[0][key]
+    save(results / f"{row}-{model}.json", made)
+
+
+def _short(value: Any) -> Any:
+    """Numbers to five digits."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def reproduce(
+    rows: Sequence[str],
+    models: Sequence[str],
+    seeds: int,
+    *,
+    runs: Path,
+    results: Path,
+    workers: int | None,
+    again: bool,
+    tell: Callable[[int, int], None],
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Every cell from its record; those without one are run first."""
+    numbers = range(seeds)
+    cells = [(row, model) for row in rows for model in models]
+    missing = [cell for cell in cells if again or not _complete(results, *cell, seeds)]
+    jobs = [job(row, model, seed, runs) for row, model in missing for seed in numbers]
+    ended = [0]
+
+    def count(_: Job) -> None:
+        ended[0] += 1
+        tell(ended[0], len(waiting))
+
+    waiting = [one for one in jobs if not one.done]
+    if waiting:
+        tell(0, len(waiting))
+        run_jobs(jobs, workers, count)
+    for row, model in missing:
+        gather(row, model, numbers, runs, results)
+    return {row: {model: read_cell(results, row, model) for model in models} for row in rows}
+
+
+def _complete(results: Path, row: str, model: str, seeds: int) -> bool:
+    path = results / f"{row}-{model}.json"
+    return path.exists() and len(json.loads(path.read_text())["figures"]["test_error"]) >= seeds
+
+
+def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
+    """Mean, std, number and values of a cell."""
+    found = json.loads((results / f"{row}-{model}.json").read_text())["figures"]
+    values = found["test_error"]
+    return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}
