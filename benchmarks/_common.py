@@ -12,10 +12,10 @@ from kairode.experiments.record import record, save
 
 def finish(
     name: str,
-    figures: dict[str, dict[str, float]],
+    figures: dict[str, Any],
     config: dict[str, Any],
     started: float,
-    show: Callable[[dict[str, dict[str, float]]], None],
+    show: Callable[[dict[str, Any]], None],
     about: str | None,
 ) -> None:
     """Print the figures, to four digits, and save the record if the command line says where."""
@@ -23,7 +23,7 @@ def finish(
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
     parser.add_argument("--save", type=Path, help="write the record to this file")
     options = parser.parse_args()
-    figures = {group: {key: float(f"{value:.4g}") for key, value in found.items()} for group, found in figures.items()}
+    figures = rounded(figures)
     if options.save:
         seconds = time.perf_counter() - started
         save(options.save, record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
@@ -31,3 +31,10 @@ def finish(
         print(json.dumps(figures, indent=1))
     else:
         show(figures)
+
+
+def rounded(figures: Any) -> Any:
+    """Numbers to four digits, however deep they lie."""
+    if isinstance(figures, dict):
+        return {key: rounded(value) for key, value in figures.items()}
+    return float(f"{figures:.4g}")

@@ -27,7 +27,7 @@ class FitPreset:
     """Whether observations are standardised by the training data's mean and standard deviation."""
 
 
-SOLVER = "midpoint:2"
+SOLVER = "rk4:2"
 """What we recommend (`docs/architecture.md` says why)."""
 
 _known_intervals = dataclasses.replace(Weights(), timer=0.0)

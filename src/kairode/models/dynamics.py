@@ -86,6 +86,6 @@ class DynamicsModel(eqx.Module):
         return jnp.concatenate([self.scale.apply(obs), encode_action(self.spec, action)])
 
 
-def encode_action(spec: Spec, action: Any) -> Float[Array, " act"]:
+def encode_action(spec: Spec, action: Any) -> Float[Array, "*batch act"]:
     """Named actions one-hot, controls as they are."""
     return jax.nn.one_hot(action, spec.actions.n) if isinstance(spec.actions, Discrete) else action

@@ -30,7 +30,7 @@ class Sizes:
     """classes, continuous, none; auto takes classes for evenly spaced intervals (up to 64) and continuous else."""
     timer_hidden: int = 20
     """Tanh units of the interval timer."""
-    solver: str = "midpoint:2"
+    solver: str = "rk4:2"
     """rk4:2 (two steps an interval), rk4:0.5t (steps of half a tick), dopri5:1e-3,1e-4 (tolerances)."""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,263 @@
+"""Fitting: seeds together and alone, early stopping, bad batches, recovery of a known system."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.linalg import expm
+
+import kairode
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete, Intervals, Spec, Variable
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.ode import Adaptive, FixedSteps
+from kairode.models.predict import predict
+from kairode.models.zoo import Sizes, build
+from kairode.training import checkpoint, loop
+from kairode.training.fit import FitSettings, advance
+from kairode.training.judge import check_solver, judge
+from kairode.training.loop import Report, train
+from kairode.training.losses import Weights
+from kairode.training.store import load_models, save_models
+
+SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+QUICK = FitSettings(iterations=12, batch=4, every=4)
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectory:
+    return kairode.collect(kairode.make("hiv", horizon=60), episodes=20, seed=0)
+
+
+def stacked(name: str, spec: Spec, seeds: int, sizes: Sizes = SMALL) -> DynamicsModel:
+    keys = jax.random.split(jax.random.key(0), seeds)
+    return eqx.filter_vmap(lambda key: build(name, spec, sizes, key=key))(keys)
+
+
+def same(a: DynamicsModel, b: DynamicsModel, tolerance: float = 0.0) -> None:
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
+    models = stacked("latent-ode", data.spec, 3)
+    together = train(models, QUICK, data, data, seeds=[5, 6, 7])
+    second = jax.tree.map(lambda x: x[1:2], eqx.filter(models, eqx.is_array))
+    alone = train(eqx.combine(second, models), QUICK, data, data, seeds=[6])
+    same(together.models[1], alone.models[0], 2e-5)
+
+
+def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
+    """A learning rate that ruins everything: the best look was an early one, and fitting stops after two more."""
+    wild = dataclasses.replace(QUICK, iterations=400, every=4, learning_rate=1.0, patience=2)
+    seen: list[Report] = []
+    fitted = train(stacked("rnn", data.spec, 2), wild, data, data, seeds=[0, 1], tell=seen.append)
+    assert max(fitted.iterations) < 400
+    for i in range(2):
+        looks = [report.validation[i] for report in seen if report.validation is not None]
+        assert fitted.validation[i] == pytest.approx(min(looks))
+        assert judge(fitted.models[i], data).error == pytest.approx(min(looks), rel=1e-4)
+
+
+def test_bad_batches_are_skipped_and_counted(data: Trajectory) -> None:
+    broken = np.array(data.observation)
+    broken[3, 2:] = np.nan
+    bad = dataclasses.replace(data, observation=broken)
+    fitted = train(stacked("rnn", data.spec, 1), dataclasses.replace(QUICK, iterations=20), bad, data, seeds=[0])
+    assert 3 <= fitted.skipped[0] <= 5  # one episode of 20, batches of 4, four epochs
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(fitted.models[0]))
+
+
+def test_too_many_bad_batches_stop_with_the_last_good_weights(data: Trajectory, tmp_path: Path) -> None:
+    broken = dataclasses.replace(data, observation=np.full_like(data.observation, np.nan))
+    settings = dataclasses.replace(QUICK, iterations=100)
+    models = stacked("rnn", data.spec, 1)
+    with pytest.raises(KairodeError, match="10 batches in a row|batches in a row gave"):
+        train(models, settings, broken, data, seeds=[0], folder=tmp_path)
+    assert checkpoint.exists(tmp_path)
+
+
+def test_a_solver_out_of_steps_says_so(data: Trajectory) -> None:
+    spun = stacked("latent-ode", data.spec, 1, dataclasses.replace(SMALL, solver="dopri5"))
+    spun = eqx.tree_at(lambda m: m.transition.solver, spun, Adaptive(1e-7, 1e-7, max_steps=2))
+    with pytest.raises(KairodeError, match="solver needs more than its 2 steps"):
+        train(spun, dataclasses.replace(QUICK, iterations=50), data, data, seeds=[0])
+    with pytest.raises(KairodeError, match="more than the 2 steps"):
+        judge(jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, spun), data)
+
+
+def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
+    models = stacked("rnn", data.spec, 1)
+    shorter = kairode.collect(kairode.make("hiv", horizon=52), episodes=17, seed=3)
+    shorter = dataclasses.replace(shorter, spec=data.spec)
+    train(models, QUICK, data, data, seeds=[0])
+    before = advance._cache_size()
+    train(models, QUICK, shorter, data, seeds=[0])
+    assert advance._cache_size() == before
+
+
+def test_stopped_and_resumed_is_never_stopped(data: Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    models = stacked("latent-ode", data.spec, 2)
+    whole = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "whole")
+
+    def stop(report: Report) -> None:
+        if report.iteration == 8:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "cut", tell=stop)
+    assert int(json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]) == 8
+    resumed = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "cut")
+    for a, b in zip(whole.models, resumed.models, strict=True):
+        same(a, b)
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    for a, b in zip(*lines, strict=True):
+        one, other = json.loads(a), json.loads(b)
+        del one["seconds"], other["seconds"]
+        assert one == other
+
+
+def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None:
+    models = stacked("latent-ode", data.spec, 1)
+    fitted = train(models, QUICK, data, data, seeds=[0], folder=tmp_path)
+    with pytest.raises(KairodeError, match="another model"):
+        train(stacked("rnn", data.spec, 1), QUICK, data, data, seeds=[0], folder=tmp_path)
+    partial = kairode.collect(kairode.make("hiv-partial", horizon=60), episodes=5, seed=0)
+    with pytest.raises(KairodeError, match="another model or of other data"):
+        train(stacked("latent-ode", partial.spec, 1), QUICK, partial, partial, seeds=[0], folder=tmp_path)
+    save_models(tmp_path, "latent-ode", SMALL, fitted.models)
+    same(load_models(tmp_path)[0], fitted.models[0])
+    [file] = tmp_path.glob("models-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(KairodeError, match="is damaged"):
+        load_models(tmp_path)
+    file.unlink()
+    with pytest.raises(KairodeError, match="is missing"):
+        load_models(tmp_path)
+    (tmp_path / "models.json").write_text("{")
+    with pytest.raises(KairodeError, match=r"models\.json is damaged"):
+        load_models(tmp_path)
+    with pytest.raises(KairodeError, match="there is no"):
+        load_models(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"iterations": 0}, {"batch": 0}, {"learning_rate": 0.0}, {"cooldown": 2.0}, {"weight_decay": -1.0}]
+)
+def test_settings_that_make_no_sense(wrong: dict) -> None:
+    with pytest.raises(KairodeError, match=next(iter(wrong))):
+        FitSettings(**wrong)
+
+
+def test_cooldown_ends_at_rest(data: Trajectory) -> None:
+    """At a learning rate of 0 nothing moves any more."""
+    cold = dataclasses.replace(QUICK, iterations=12, cooldown=1.0)
+    ends: list[float] = []
+    models = stacked("rnn", data.spec, 1)
+    train(models, cold, data, data, seeds=[0], tell=lambda report: ends.append(report.terms["state"][0]))
+    a = train(models, dataclasses.replace(cold, cooldown=0.0), data, data, seeds=[0])
+    b = train(models, cold, data, data, seeds=[0])
+    start = jax.tree.map(lambda x: x[0], eqx.filter(models, eqx.is_array))
+
+    def distance(model: DynamicsModel) -> float:
+        pairs = zip(jax.tree.leaves(start), jax.tree.leaves(eqx.filter(model, eqx.is_array)), strict=True)
+        return float(sum(jnp.abs(x - y).sum() for x, y in pairs))
+
+    assert 0 < distance(b.models[0]) < 0.8 * distance(a.models[0])
+
+
+# A system whose course is known in closed form: dx/dt = A x + b(action), an oscillator with friction.
+
+A = np.array([[0.0, 1.0], [-1.0, -0.3]])
+PUSH = np.array([[0.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+LINEAR = Spec(
+    name="oscillator",
+    observations=(Variable("x", "m"), Variable("v", "m/s")),
+    actions=Discrete(("none", "push", "pull")),
+    intervals=Intervals(0.5, 1.5, 0.5),
+    time_unit="second",
+    max_decisions=20,
+)
+
+
+def oscillator(episodes: int, choices: tuple[float, ...], seed: int) -> Trajectory:
+    rng, length = np.random.default_rng(seed), 20
+    obs = np.zeros((episodes, length + 1, 2))
+    obs[:, 0] = rng.normal(size=(episodes, 2))
+    action = rng.integers(3, size=(episodes, length))
+    tau = rng.choice(choices, size=(episodes, length))
+    rest = np.linalg.solve(A, PUSH.T).T
+    flows = {choice: expm(A * choice) for choice in choices}
+    for k in range(length):
+        flow = np.stack([flows[t] for t in tau[:, k]])
+        shift = rest[action[:, k]]
+        obs[:, k + 1] = np.einsum("nij,nj->ni", flow, obs[:, k] + shift) - shift
+    return Trajectory(
+        spec=LINEAR,
+        observation=obs.astype(np.float32),
+        action=action.astype(np.int32),
+        interval=tau.astype(np.float32),
+        reward=np.zeros((episodes, length), np.float32),
+        length=np.full(episodes, length, np.int32),
+        terminated=np.zeros(episodes, bool),
+        truncated=np.ones(episodes, bool),
+    )
+
+
+UNSEEN = {"twice as long": (3.0,), "half as long": (0.25,), "between": (0.6, 0.8, 1.1, 1.3)}
+
+
+@pytest.fixture(scope="module")
+def recovered() -> dict[str, dict[str, float]]:
+    """Test errors of four models, on intervals of training and on others."""
+    train_data, valid = oscillator(300, (0.5, 1.0, 1.5), 0), oscillator(50, (0.5, 1.0, 1.5), 1)
+    settings = FitSettings(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
+    settings = dataclasses.replace(settings, weights=Weights(timer=0.0))
+    sizes = Sizes(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:2")
+    found = {}
+    for name in ("latent-ode", "rnn", "dt-rnn", "decay-rnn"):
+        [model] = train(stacked(name, LINEAR, 1, sizes), settings, train_data, valid, seeds=[0]).models
+        found[name] = {"seen": judge(model, oscillator(100, (0.5, 1.0, 1.5), 2)).error}
+        found[name] |= {case: judge(model, oscillator(100, taus, 3)).error for case, taus in UNSEEN.items()}
+    return found
+
+
+def test_latent_ode_recovers_a_linear_system(recovered: dict[str, dict[str, float]]) -> None:
+    assert recovered["latent-ode"]["seen"] < 1e-3
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+@pytest.mark.parametrize("other", ["rnn", "dt-rnn", "decay-rnn"])
+def test_latent_ode_knows_intervals_it_never_saw(recovered: dict[str, dict[str, float]], case: str, other: str) -> None:
+    assert recovered["latent-ode"][case] < recovered[other][case] / 5
+
+
+def test_solver_check_sees_a_coarse_solver(data: Trajectory) -> None:
+    fine = build("latent-ode", data.spec, dataclasses.replace(SMALL, solver="rk4:64"), key=jax.random.key(0))
+    sharper = eqx.tree_at(lambda m: [layer.weight for layer in m.transition.field.layers], fine, replace_fn=lambda w: 3 * w)
+    coarse = eqx.tree_at(lambda m: m.transition.solver, sharper, FixedSteps("midpoint", 1))
+    assert check_solver(fine, data).difference < 1e-4
+    assert check_solver(coarse, data).difference > 30 * check_solver(sharper, data).difference
+    assert check_solver(build("rnn", data.spec, SMALL, key=jax.random.key(0)), data) is None
+
+
+def test_judgement_by_hand(data: Trajectory) -> None:
+    model = build("rnn", data.spec, SMALL, key=jax.random.key(0))
+    found, predicted = judge(model, data), predict(model, data)
+    squares = [(predicted[n, :m] - data.observation[n, 1 : m + 1]) ** 2 for n, m in enumerate(data.length)]
+    each = np.concatenate(squares)
+    assert found.error == pytest.approx(each.mean(), rel=1e-5)
+    np.testing.assert_allclose(found.by_dimension, each.mean(0), rtol=1e-5)
+    times = np.concatenate([data.time[n, 1 : m + 1] for n, m in enumerate(data.length)])
+    weights = [((times > a) & (times <= b)).sum() for a, b in zip(found.time_edges, found.time_edges[1:], strict=False)]
+    assert np.average([x or 0 for x in found.by_time], weights=weights) == pytest.approx(found.error, rel=1e-5)
+    assert 0 <= found.timer_hits <= 1

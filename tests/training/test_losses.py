@@ -1,0 +1,139 @@
+"""The objective, term by term, against plain NumPy over the valid steps of each episode."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.data.trajectory import Trajectory
+from kairode.models.predict import Episodes, encode, follow, prepare
+from kairode.models.zoo import MODELS, Sizes, build
+from kairode.training.batches import batch_numbers, pad, pieces
+from kairode.training.losses import Weights, objective, state_error
+
+SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Trajectory:
+    """Episodes of different lengths."""
+    found = kairode.collect(kairode.make("hiv", horizon=60), episodes=6, seed=0)
+    assert len(set(found.length.tolist())) > 1
+    return found
+
+
+def on_device(episodes: Episodes) -> Episodes:
+    return jax.tree.map(jnp.asarray, episodes).batch_last()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_changes_nothing(name: str, uneven: Trajectory) -> None:
+    """The loss of padded episodes is the loss without padding, by hand, episode by episode."""
+    model = build(name, uneven.spec, SMALL, key=jax.random.key(0))
+    data = prepare(model, uneven)
+    key, noise_key = jax.random.key(1), jax.random.split(jax.random.key(1), 3)[0]
+    terms = objective(model, on_device(data), Weights(), truth=None, warm=jnp.ones(()), key=key)
+    padded = pad(data)
+    longer = jax.tree.map(lambda x: x[: len(uneven)], padded)
+    assert longer.tau.shape[1] > data.tau.shape[1]
+    for a, b in zip(terms, objective(model, on_device(longer), Weights(), truth=None, warm=jnp.ones(()), key=key), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+    squares, crosses, steps = 0.0, 0.0, 0
+    noise = jax.random.normal(noise_key, (4, len(uneven)))
+    for n in range(len(uneven)):
+        length = int(uneven.length[n])
+        alone = on_device(jax.tree.map(lambda x: x[n : n + 1, : length + (x.shape[1] > data.tau.shape[1])], data))
+        q = encode(model, alone)
+        z = jnp.zeros((4, 1)) if q is None else q.draw(noise[:, n : n + 1])
+        course = follow(model, z, alone)
+        squares += float(((course.obs - alone.obs[1:]) ** 2).mean(1).sum())
+        for k in range(length):
+            features = jnp.concatenate([alone.obs[k], alone.action[k], course.before[k]])[:, 0]
+            crosses += float(model.timer.loss(features, alone.tau[k, 0]))
+        steps += length
+    np.testing.assert_allclose(terms.state, squares / steps, rtol=1e-4)
+    np.testing.assert_allclose(terms.timer, crosses / steps, rtol=1e-4)
+    np.testing.assert_allclose(terms.total, terms.state + terms.kl + 0.01 * terms.timer, rtol=1e-5)
+
+
+def test_weights_and_warm_up(uneven: Trajectory) -> None:
+    model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))
+    data, key = on_device(prepare(model, uneven)), jax.random.key(1)
+    weights = Weights(kl=0.5, timer=0.2)
+    half = objective(model, data, weights, truth=None, warm=jnp.asarray(0.5), key=key)
+    np.testing.assert_allclose(half.total, half.state + 0.25 * half.kl + 0.2 * half.timer, rtol=1e-5)
+    assert half.kl > 0
+
+
+def test_regularisers_of_the_field(uneven: Trajectory) -> None:
+    """Each against its definition at the start of every flow, with Jacobians from forward mode."""
+    model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))
+    data, key = on_device(prepare(model, uneven)), jax.random.key(1)
+    plain = objective(model, data, Weights(), truth=None, warm=jnp.ones(()), key=key)
+    assert plain.field == 0
+    q = encode(model, data)
+    z = q.draw(jax.random.normal(jax.random.split(key, 3)[0], q.mean.shape))
+    course = follow(model, z, data)
+    starts = jax.vmap(model.transition.entry)(course.before, course.drive)
+    real = np.argwhere(np.asarray(data.real))
+    energy, curvature, frobenius = [], [], []
+    for t, n in real:
+        z, tau = starts[t, :, n], data.tau[t, n]
+        speed, jacobian = tau * model.transition.field(z), tau * jax.jacfwd(model.transition.field)(z)
+        energy.append((speed**2).mean())
+        curvature.append(((jacobian @ speed) ** 2).mean())
+        frobenius.append((jacobian**2).sum() / 4)
+    for weights, expected in ((Weights(energy=2.0), energy), (Weights(curvature=2.0), curvature)):
+        found = objective(model, data, weights, truth=None, warm=jnp.ones(()), key=key)
+        np.testing.assert_allclose(found.field, 2 * np.mean(expected), rtol=1e-3)
+        np.testing.assert_allclose(found.total - plain.total, found.field, atol=1e-4)
+    noisy = [
+        float(objective(model, data, Weights(jacobian=1.0), truth=None, warm=jnp.ones(()), key=k).field)
+        for k in jax.random.split(key, 60)
+    ]
+    assert abs(np.mean(noisy) / np.mean(frobenius) - 1) < 0.25
+
+
+def test_scheduled_sampling_in_the_objective(uneven: Trajectory) -> None:
+    model = build("rnn", uneven.spec, SMALL, key=jax.random.key(0))
+    data, key = on_device(prepare(model, uneven)), jax.random.key(1)
+
+    def state(truth: float | None) -> float:
+        given = None if truth is None else jnp.asarray(truth)
+        return float(objective(model, data, Weights(), truth=given, warm=jnp.ones(()), key=key).state)
+
+    open_loop = follow(model, jnp.zeros((4, len(uneven))), data, jnp.zeros(data.tau.shape, bool))
+    np.testing.assert_allclose(state(1.0), state(None), rtol=1e-5)
+    np.testing.assert_allclose(state(0.0), state_error(open_loop.obs, data.obs[1:], data.real), rtol=1e-5)
+
+
+def test_pieces_hold_every_decision_once(uneven: Trajectory) -> None:
+    data = prepare(build("rnn", uneven.spec, SMALL, key=jax.random.key(0)), uneven)
+    parts = pieces(data, 4)
+    assert parts.tau.shape[1] == 4
+    assert parts.obs.shape[1] == 5
+    assert parts.real.sum() == data.real.sum()
+    assert sorted(parts.tau[parts.real]) == sorted(data.tau[data.real])
+    next_obs = {tuple(row) for row in np.round(data.obs[:, 1:][data.real], 5).tolist()}
+    assert {tuple(row) for row in np.round(parts.obs[:, 1:][parts.real], 5).tolist()} == next_obs
+
+
+def test_batches_are_shuffled_epochs() -> None:
+    all_of_it = batch_numbers(3, 10, 4, 0, 7)
+    assert all_of_it.shape == (7, 4)
+    for epoch in range(3):
+        rows = all_of_it[2 * epoch : 2 * epoch + 2].ravel()
+        assert len(set(rows.tolist())) == 8
+    in_parts = np.concatenate([batch_numbers(3, 10, 4, 0, 3), batch_numbers(3, 10, 4, 3, 4)])
+    np.testing.assert_array_equal(all_of_it, in_parts)
+    assert not np.array_equal(all_of_it, batch_numbers(4, 10, 4, 0, 7))
+    assert batch_numbers(0, 3, 8, 0, 2).shape == (2, 8)
+
+
+def test_weights_are_data() -> None:
+    assert dataclasses.asdict(Weights())["kl"] == 1.0
+    assert not Weights().regularised
