@@ -244,7 +244,8 @@ def show(figures: dict[str, Any]) -> None:
         for seeds, found in by_seeds.items():
             if "torchdiffeq" in found:
                 ode, adaptive = (found["torchdiffeq"] / found[n] for n in ("latent-ode", "latent-ode-dopri5"))
-                print(f"Latent-ODE, {seeds} seed(s): {ode:.0f} times torchdiffeq ({SOLVER}), {adaptive:.0f} times with dopri5.")
+                many = f"{seeds} seed{'s' * (seeds != '1')}"
+                print(f"Latent-ODE, {many}: {ode:.0f} times torchdiffeq ({SOLVER}), {adaptive:.0f} times with dopri5.")
         five = by_seeds["5"]
         print(
             f"Five seeds: Latent-ODE takes {five['latent-ode'] / five['latent-rnn']:.2g} times Latent-RNN, "

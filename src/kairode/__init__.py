@@ -16,13 +16,22 @@ from kairode.errors import KairodeError
 if TYPE_CHECKING:
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
+    from kairode.experiments.fitting import fit
+    from kairode.models import DynamicsModel, predict
+    from kairode.training.judge import judge
+    from kairode.training.store import load_models
 
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
+    "kairode.models": ("DynamicsModel", "predict"),
+    "kairode.training.judge": ("judge",),
+    "kairode.training.store": ("load_models",),
+    "kairode.experiments.fitting": ("fit",),
 }
 
 __all__ = [
+    "DynamicsModel",
     "Environment",
     "Fixed",
     "Given",
@@ -35,7 +44,11 @@ __all__ = [
     "Trajectory",
     "__version__",
     "collect",
+    "fit",
+    "judge",
+    "load_models",
     "make",
+    "predict",
     "read",
     "write",
 ]

@@ -249,11 +249,70 @@ def fit(
         print(f"Models, curves and record: {folder}. Predicted and true courses: {picture}.")
 
 
+def reproduce(
+    what: Positional[str] = "table1",
+    rows: tuple[str, ...] = (),
+    models: tuple[str, ...] = (),
+    seeds: int = 5,
+    results: Path = Path("results"),
+    runs: Path = Path("runs"),
+    workers: int | None = None,
+    again: bool = False,
+    json: bool = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print a table of the paper, ours beside the published numbers; what has no record yet is run first.
+
+    Example: kairode reproduce table1
+
+    Args:
+        what: table1 (state prediction errors).
+        rows: rows of the table: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
+            acrobot-fine (integrated finely), and gridworld-cooled, acrobot-cooled, hiv-cooled (fitted with a cooldown).
+        models: only these models; the paper's six by default.
+        seeds: how many of each.
+        results: folder of the records.
+        runs: folder of the runs that make missing ones.
+        workers: how many fits side by side; one for each core by default.
+        again: run everything anew, whatever records there are.
+        json: print figures as JSON, nothing else.
+        quiet: no progress bar.
+    """
+    from kairode.errors import unknown
+    from kairode.experiments import table1
+    from kairode.models.zoo import PAPER_MODELS, check_model
+    from kairode.report.tables import print_table1
+
+    if what != "table1":
+        raise unknown("table", what, ("table1",))
+    for row in rows:
+        if row not in table1.ROWS:
+            raise unknown("row", row, table1.ROWS, where="of table1")
+    with _counted("fits", quiet) as tell:
+        found = table1.reproduce(
+            rows or table1.USUAL,
+            tuple(map(check_model, models)) or PAPER_MODELS,
+            seeds,
+            runs=runs / "table1",
+            results=results / "table1",
+            workers=workers,
+            again=again,
+            tell=tell,
+        )
+    if json:
+        import json as text
+
+        print(text.dumps(found, indent=1))
+    else:
+        print_table1(found, results / "table1")
+
+
 def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
     Args:
-        name: what to measure: envs (decisions a second) or simulators (error and time by step size).
+        name: what to measure: envs (decisions a second), fit (milliseconds per training iteration) or simulators
+            (error and time by step size).
         json: print figures as JSON, nothing else.
         save: write the record to this file.
     """
@@ -271,7 +330,14 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
 
 
 WORDS = {"inf": math.inf, "Infinity": math.inf, "null": None, "true": True, "false": False}
-COMMANDS: dict[str, Callable[..., None]] = {"run": run, "envs": envs, "collect": collect, "fit": fit, "bench": bench}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "envs": envs,
+    "collect": collect,
+    "fit": fit,
+    "reproduce": reproduce,
+    "bench": bench,
+}
 
 
 def main() -> None:
@@ -316,6 +382,21 @@ def _progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+@contextlib.contextmanager
+def _counted(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work whose amount is known once it begins."""
+    with contextlib.ExitStack() as stack:
+        bars: list[Callable[[int], None]] = []
+
+        def tell(done: int, total: int) -> None:
+            if not bars:
+                bars.append(stack.enter_context(_progress(what, total, quiet)))
+            if done:
+                bars[0](1)
+
+        yield tell
 
 
 def _compile_once() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from kairode.models.initial import Gaussian, Variational, kl_to_standard_normal
 from kairode.models.networks import GRU, MLP, Linear, unfold
-from kairode.models.transition import DecayGated, Gated, GatedWithInterval, LinearFlow
 from kairode.models.ode import FixedSteps
+from kairode.models.transition import DecayGated, Gated, GatedWithInterval, LinearFlow
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -17,7 +17,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def gru_by_hand(cell: GRU, z: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Cho et al. 2014 in the form that PyTorch documents: the reset gate multiplies the hidden part with its bias."""
-    wi, bi, wh, bh = (np.asarray(a, np.float64) for a in (cell.input.weight, cell.input.bias, cell.hidden.weight, cell.hidden.bias))
+    wi, bi, wh, bh = (
+        np.asarray(a, np.float64) for a in (cell.input.weight, cell.input.bias, cell.hidden.weight, cell.hidden.bias)
+    )
     n = len(z)
     r = sigmoid(wi[:n] @ x + bi[:n] + wh[:n] @ z + bh[:n])
     u = sigmoid(wi[n : 2 * n] @ x + bi[n : 2 * n] + wh[n : 2 * n] @ z + bh[n : 2 * n])

@@ -32,7 +32,8 @@ def numpy_field(net: MLP):
 
 @pytest.mark.parametrize("tau", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize(
-    "solver", [FixedSteps("rk4", 64), FixedSteps("bosh3", 128), FixedSteps("tsit5", 32), FixedSteps("midpoint", 2048), TIGHT],
+    "solver",
+    [FixedSteps("rk4", 64), FixedSteps("bosh3", 128), FixedSteps("tsit5", 32), FixedSteps("midpoint", 2048), TIGHT],
     ids=["rk4", "bosh3", "tsit5", "midpoint", "dopri5"],
 )
 def test_flow_against_scipy(solver: Solver, tau: float) -> None:
@@ -40,7 +41,9 @@ def test_flow_against_scipy(solver: Solver, tau: float) -> None:
         net = MLP.new(4, 8, 8, 4, key=jax.random.key(0))
         z = np.array([0.5, -1.0, 0.2, 0.8])
         exact = solve_ivp(numpy_field(net), (0, tau), z, rtol=1e-10, atol=1e-10).y[:, -1]
-        found = solver.solve(net, jnp.asarray(z, net.layers[0].weight.dtype), jnp.asarray(tau, net.layers[0].weight.dtype))
+        found = solver.solve(
+            net, jnp.asarray(z, net.layers[0].weight.dtype), jnp.asarray(tau, net.layers[0].weight.dtype)
+        )
         np.testing.assert_allclose(found, exact, atol=1e-5)
 
 

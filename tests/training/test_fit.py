@@ -78,7 +78,7 @@ def test_too_many_bad_batches_stop_with_the_last_good_weights(data: Trajectory, 
     broken = dataclasses.replace(data, observation=np.full_like(data.observation, np.nan))
     settings = dataclasses.replace(QUICK, iterations=100)
     models = stacked("rnn", data.spec, 1)
-    with pytest.raises(KairodeError, match="10 batches in a row|batches in a row gave"):
+    with pytest.raises(KairodeError, match="batches in a row gave a loss or gradient that is not finite"):
         train(models, settings, broken, data, seeds=[0], folder=tmp_path)
     assert checkpoint.exists(tmp_path)
 
@@ -102,7 +102,9 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
     assert advance._cache_size() == before
 
 
-def test_stopped_and_resumed_is_never_stopped(data: Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_resumed_is_never_stopped(
+    data: Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     models = stacked("latent-ode", data.spec, 2)
     whole = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "whole")
@@ -222,12 +224,14 @@ def recovered() -> dict[str, dict[str, float]]:
     train_data, valid = oscillator(300, (0.5, 1.0, 1.5), 0), oscillator(50, (0.5, 1.0, 1.5), 1)
     settings = FitSettings(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
     settings = dataclasses.replace(settings, weights=Weights(timer=0.0))
-    sizes = Sizes(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:2")
+    # Four steps: with two, an interval of 3 s takes steps of 1.5 s, whose own error outweighs the field's.
+    sizes = Sizes(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
     found = {}
     for name in ("latent-ode", "rnn", "dt-rnn", "decay-rnn"):
         [model] = train(stacked(name, LINEAR, 1, sizes), settings, train_data, valid, seeds=[0]).models
         found[name] = {"seen": judge(model, oscillator(100, (0.5, 1.0, 1.5), 2)).error}
         found[name] |= {case: judge(model, oscillator(100, taus, 3)).error for case, taus in UNSEEN.items()}
+    print(found)
     return found
 
 
@@ -243,7 +247,9 @@ def test_latent_ode_knows_intervals_it_never_saw(recovered: dict[str, dict[str, 
 
 def test_solver_check_sees_a_coarse_solver(data: Trajectory) -> None:
     fine = build("latent-ode", data.spec, dataclasses.replace(SMALL, solver="rk4:64"), key=jax.random.key(0))
-    sharper = eqx.tree_at(lambda m: [layer.weight for layer in m.transition.field.layers], fine, replace_fn=lambda w: 3 * w)
+    sharper = eqx.tree_at(
+        lambda m: [layer.weight for layer in m.transition.field.layers], fine, replace_fn=lambda w: 3 * w
+    )
     coarse = eqx.tree_at(lambda m: m.transition.solver, sharper, FixedSteps("midpoint", 1))
     assert check_solver(fine, data).difference < 1e-4
     assert check_solver(coarse, data).difference > 30 * check_solver(sharper, data).difference

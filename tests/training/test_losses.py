@@ -39,14 +39,19 @@ def test_padding_changes_nothing(name: str, uneven: Trajectory) -> None:
     padded = pad(data)
     longer = jax.tree.map(lambda x: x[: len(uneven)], padded)
     assert longer.tau.shape[1] > data.tau.shape[1]
-    for a, b in zip(terms, objective(model, on_device(longer), Weights(), truth=None, warm=jnp.ones(()), key=key), strict=True):
+    for a, b in zip(
+        terms, objective(model, on_device(longer), Weights(), truth=None, warm=jnp.ones(()), key=key), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
     squares, crosses, steps = 0.0, 0.0, 0
     noise = jax.random.normal(noise_key, (4, len(uneven)))
     for n in range(len(uneven)):
         length = int(uneven.length[n])
-        alone = on_device(jax.tree.map(lambda x: x[n : n + 1, : length + (x.shape[1] > data.tau.shape[1])], data))
+        part = slice(n, n + 1), slice(length)
+        alone = on_device(
+            Episodes(data.obs[n : n + 1, : length + 1], data.action[part], data.tau[part], data.real[part])
+        )
         q = encode(model, alone)
         z = jnp.zeros((4, 1)) if q is None else q.draw(noise[:, n : n + 1])
         course = follow(model, z, alone)

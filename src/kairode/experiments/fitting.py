@@ -17,8 +17,9 @@ import numpy as np
 from kairode.data import Trajectory, collect, read
 from kairode.data.files import check_target
 from kairode.envs import make
-from kairode.errors import KairodeError
-from kairode.experiments.presets import FitPreset
+from kairode.errors import KairodeError, unknown
+from kairode.experiments.options import FitOptions, WeightOptions
+from kairode.experiments.presets import FitPreset, changed, preset
 from kairode.experiments.record import record, save
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
@@ -103,9 +104,13 @@ def experience(config: Fit, progress: Callable[[int], None] | None = None) -> Ex
     found = _in_ticks(read(config.source))
     held = max(1, round(len(found) / 10))
     if len(found) < 3:
-        raise KairodeError(f"{config.source} has {len(found)} episodes: at least 3 are needed, to train, choose and test.")
+        raise KairodeError(
+            f"{config.source} has {len(found)} episodes: at least 3 are needed, to train, choose and test."
+        )
     order = np.random.default_rng(config.data_seed).permutation(len(found))
-    return Experience(found[np.sort(order[2 * held :])], found[np.sort(order[:held])], found[np.sort(order[held : 2 * held])])
+    return Experience(
+        found[np.sort(order[2 * held :])], found[np.sort(order[:held])], found[np.sort(order[held : 2 * held])]
+    )
 
 
 def _in_ticks(found: Trajectory) -> Trajectory:
@@ -227,8 +232,6 @@ def command(config: Fit, folder: Path | None = None) -> str:
 
 def changes(config: Fit) -> list[str]:
     """Options for what differs from the preset of the source."""
-    from kairode.experiments.presets import preset
-
     usual, given = preset(config.source), config.preset
     words: list[str] = []
     for name in ("episodes", "valid", "test"):
@@ -247,3 +250,44 @@ def changes(config: Fit) -> list[str]:
     if changed:
         words += ["--set", *(f"{name}={json.dumps(value)}" for name, value in changed.items())]
     return words
+
+
+def fit(
+    model: str,
+    data: Trajectory,
+    *,
+    valid: Trajectory | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    tell: Callable[[Report], None] = lambda report: None,
+    **options: Any,
+) -> DynamicsModel:
+    """Fit a dynamics model: `kairode.fit("latent-ode", data, iterations=3000)`.
+
+    Args:
+        model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
+        data: experience, from `kairode.collect` or `kairode.read`.
+        valid: other episodes to watch the error on; every tenth of the data by default.
+        seed: fixes everything random.
+        folder: keep a checkpoint there, and go on from it.
+        tell: called with a `Report` as fitting goes on.
+        options: what differs from the settings that belong to the environment, named as in `kairode fit --help`
+            (iterations, learning_rate, latent, solver, ..); `weights` takes a dict.
+    """
+    known = {field.name for field in dataclasses.fields(FitOptions)}
+    for name in options:
+        if name not in known:
+            raise unknown("option", name, known, where="of kairode.fit")
+    if isinstance(options.get("weights"), dict):
+        options["weights"] = WeightOptions(**options["weights"])
+    chosen = changed(preset(data.spec.name), FitOptions(**options))
+    if len(data) < 2 and valid is None:
+        raise KairodeError("one episode cannot be split: give validation episodes too.")
+    if valid is None:
+        held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
+        data, valid = data[~held], data[held]
+    data, valid = _in_ticks(data), dataclasses.replace(valid, spec=_in_ticks(data).spec)
+    config = Fit(data.spec.name, check_model(model), chosen, seed=seed)
+    place = None if folder is None else Path(folder)
+    fitted = train(new_models(config, data), chosen.settings, data, valid, seeds=[seed], folder=place, tell=tell)
+    return fitted.models[0]

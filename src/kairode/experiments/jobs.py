@@ -29,13 +29,13 @@ class Job:
     @property
     def words(self) -> list[str]:
         """The command that does it."""
-        return shlex.split(command(self.config, self.folder))[1:] + ["--quiet"]
+        return [*shlex.split(command(self.config, self.folder))[1:], "--quiet"]
 
 
 def run_jobs(jobs: Sequence[Job], workers: int | None, tell: Callable[[Job], None]) -> None:
     """Do what is not done, on as many cores as there are; what fails is named at the end."""
     waiting = [job for job in jobs if not job.done]
-    free = list(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+    free = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
     free = (free * (1 + (workers or 0) // len(free)))[: workers or len(free)]
     running: list[tuple[Job, int, subprocess.Popen[bytes]]] = []
     failed: list[Job] = []

@@ -27,7 +27,7 @@ class FitPreset:
     """Whether observations are standardised by the training data's mean and standard deviation."""
 
 
-SOLVER = "rk4:2"
+SOLVER = "midpoint:2"
 """What we recommend (`docs/architecture.md` says why)."""
 
 _known_intervals = dataclasses.replace(Weights(), timer=0.0)
@@ -57,9 +57,7 @@ for _robot, _latent in (("swimmer", 128), ("hopper", 128), ("half-cheetah", 400)
         test=3,
         standardise=True,
     )
-OTHER = FitPreset(
-    Sizes(latent=16, encoder_hidden=20, field_hidden=32, solver=SOLVER), FitSettings(), standardise=True
-)
+OTHER = FitPreset(Sizes(latent=16, encoder_hidden=20, field_hidden=32, solver=SOLVER), FitSettings(), standardise=True)
 """For experience from a file."""
 
 

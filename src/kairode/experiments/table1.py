@@ -65,6 +65,8 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
     ),
 }
 """Mean and std over five runs, as published (Du, Futoma and Doshi-Velez 2020, table 1)."""
+USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
+"""What is shown where no rows are asked for: the paper's three, and HIV in full length."""
 
 
 def cell_config(row: str, model: str, seed: int) -> Fit:
@@ -85,9 +87,8 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
     figures: dict[str, Any] = {"test_error": errors, "mean": float(np.mean(errors)), "std": float(np.std(errors))}
-    figures["by_dimension"] = {
-        name: [part["figures"]["by_dimension"][name][0] for part in parts] for name in parts[0]["figures"]["by_dimension"]
-    }
+    split = [part["figures"]["by_dimension"] for part in parts]
+    figures["by_dimension"] = {name: [errors[name][0] for errors in split] for name in split[0]}
     figures["time_edges"] = parts[0]["figures"]["time_edges"]
     for name in ("by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver"):
         values = [part["figures"][name] for part in parts]
@@ -95,8 +96,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     config = {**parts[0]["config"], "seed": list(seeds)}
     command = f"kairode reproduce table1 --rows {row} --models {model} --again"
     made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
-    for key in ("commit", "machine", "versions", "made"):
-        made[key] = parts[0][key]
+    made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
     save(results / f"{row}-{model}.json", made)
 
 

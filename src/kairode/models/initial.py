@@ -76,7 +76,9 @@ class Variational(Encoded):
     def new(cls, inputs: int, size: int, hidden: int, *, key: Key[Array, ""]) -> "Variational":
         """An encoder of the latent size, `hidden` tanh units before mean and log variance."""
         gru_key, head_key = jax.random.split(key)
-        return cls(GRU.new(inputs, size, key=gru_key), MLP.new(size, hidden, 2 * size, key=head_key), size)
+        return cls(
+            encoder=GRU.new(inputs, size, key=gru_key), head=MLP.new(size, hidden, 2 * size, key=head_key), size=size
+        )
 
     def prior(self, *, key: Key[Array, ""]) -> Latent:
         """A draw from N(0, I)."""

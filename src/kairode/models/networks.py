@@ -18,9 +18,7 @@ T = TypeVar("T")
 
 
 @jax.custom_vjp
-def matmul(
-    weight: Float[Array, "o i"], transpose: Float[Array, "i o"], x: Float[Array, "i n"]
-) -> Float[Array, "o n"]:
+def matmul(weight: Float[Array, "o i"], transpose: Float[Array, "i o"], x: Float[Array, "i n"]) -> Float[Array, "o n"]:
     """W x, given W and its transpose, which the gradient needs.
 
     Left to itself, XLA folds the transpose into every step of a loop, at a quarter of an iteration's time on the CPU.
@@ -59,6 +57,7 @@ class Linear(eqx.Module):
         return cls(weight, jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound) if bias else None)
 
     def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
+        """W x + b, for one example or for every lane."""
         columns = x.reshape(x.shape[0], math.prod(x.shape[1:]))
         y = self.weight @ columns if self.transpose is None else matmul(self.weight, self.transpose, columns)
         if self.bias is not None:
@@ -79,6 +78,7 @@ class MLP(eqx.Module):
         return cls(tuple(Linear.new(a, b, key=key) for a, b, key in pairs))
 
     def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
+        """The output, for one example or for every lane."""
         for layer in self.layers[:-1]:
             x = jnp.tanh(layer(x))
         return self.layers[-1](x)

@@ -87,10 +87,10 @@ class FixedSteps(Solver):
 
 def explicit_step(tableau: ButcherTableau, field: Field, z: Latent, h: Ticks) -> Latent:
     """One step of an explicit Runge-Kutta method: k_i = f(z + h sum_j a_ij k_j), z + h sum_i b_i k_i."""
+    used = np.flatnonzero(tableau.b_sol)[-1]  # a last stage that only estimates the error is left out
     slopes = [field(z)]
-    for row in tableau.a_lower:
-        if len(slopes) < np.flatnonzero(tableau.b_sol)[-1] + 1:  # a last stage that only estimates the error is left out
-            slopes.append(field(z + h[None] * _weighted(row, slopes)))
+    for row in tableau.a_lower[:used]:
+        slopes.append(field(z + h[None] * _weighted(row, slopes)))
     return z + h[None] * _weighted(tableau.b_sol, slopes)
 
 

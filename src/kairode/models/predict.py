@@ -17,13 +17,14 @@ from kairode.models.dynamics import DynamicsModel, encode_action
 from kairode.models.initial import Encoded, Gaussian
 from kairode.models.networks import unfold
 
+
 class Episodes(eqx.Module):
     """What a model needs of episodes: standardised, actions as numbers, time in ticks."""
 
-    obs: Float[Array | np.ndarray, "*n moments d"]
-    action: Float[Array | np.ndarray, "*n T a"]
-    tau: Float[Array | np.ndarray, "*n T"]
-    real: Bool[Array | np.ndarray, "*n T"]
+    obs: Float[Array, "*n moments d"]
+    action: Float[Array, "*n T a"]
+    tau: Float[Array, "*n T"]
+    real: Bool[Array, "*n T"]
     """Which decisions are not padding."""
 
     def batch_last(self) -> "Episodes":
@@ -32,13 +33,13 @@ class Episodes(eqx.Module):
 
 
 def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
-    """Episodes as the model sees them, as NumPy arrays."""
+    """Episodes as the model sees them."""
     spec = model.spec
     return Episodes(
-        obs=np.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), np.float32),
-        action=np.asarray(encode_action(spec, jnp.asarray(trajectory.action)), np.float32),
-        tau=np.asarray(np.asarray(trajectory.interval) / spec.tick, np.float32),
-        real=np.asarray(trajectory.mask),
+        obs=jnp.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), jnp.float32),
+        action=jnp.asarray(encode_action(spec, jnp.asarray(trajectory.action)), jnp.float32),
+        tau=jnp.asarray(np.asarray(trajectory.interval) / spec.tick, jnp.float32),
+        real=jnp.asarray(trajectory.mask),
     )
 
 

@@ -131,7 +131,7 @@ class FlowGated(FlowTransition):
         """With a field of two hidden layers."""
         field_key, cell_key = jax.random.split(key)
         field = MLP.new(latent, hidden, hidden, latent, key=field_key)
-        return cls(field, GRU.new(inputs, latent, key=cell_key), solver)
+        return cls(field=field, cell=GRU.new(inputs, latent, key=cell_key), solver=solver)
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
         """The gates."""

@@ -30,7 +30,7 @@ class Sizes:
     """classes, continuous, none; auto takes classes for evenly spaced intervals (up to 64) and continuous else."""
     timer_hidden: int = 20
     """Tanh units of the interval timer."""
-    solver: str = "rk4:2"
+    solver: str = "midpoint:2"
     """rk4:2 (two steps an interval), rk4:0.5t (steps of half a tick), dopri5:1e-3,1e-4 (tolerances)."""
 
     def __post_init__(self) -> None:
@@ -40,8 +40,8 @@ class Sizes:
                 raise KairodeError(f"{field} must be a whole number of at least 1, got {value}.")
 
 
-type_initial = Callable[[int, Sizes, Key[Array, ""]], Initial]
-type_transition = Callable[[int, Sizes, Solver, Key[Array, ""]], Transition]
+NewInitial = Callable[[int, Sizes, Key[Array, ""]], Initial]
+NewTransition = Callable[[int, Sizes, Solver, Key[Array, ""]], Transition]
 
 
 def _zeros(inputs: int, sizes: Sizes, key: Key[Array, ""]) -> Initial:
@@ -72,7 +72,7 @@ def _linear_ode(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) 
     return LinearFlow.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
 
 
-MODELS: dict[str, tuple[type_initial, type_transition]] = {
+MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
     "rnn": (_zeros, _gru),
     "dt-rnn": (_zeros, _gru_tau),
     "decay-rnn": (_zeros, _decay_gru),

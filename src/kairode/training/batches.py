@@ -1,9 +1,11 @@
 """Which episodes a batch holds: shuffled epochs, as a pure function of seed and iteration."""
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from kairode.models.predict import Episodes
 
@@ -23,9 +25,9 @@ def pad(episodes: Episodes) -> Episodes:
     )
 
 
-def _longer(x: Any, moments: int, mode: Literal["edge", "constant"] = "constant", more: int = 0) -> np.ndarray:
+def _longer(x: Array, moments: int, mode: Literal["edge", "constant"] = "constant", more: int = 0) -> Array:
     """With some moments (and episodes) more, zeros or the last one again."""
-    return np.pad(np.asarray(x), [(0, more), (0, moments), *[(0, 0)] * (x.ndim - 2)], mode=mode)
+    return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, moments), *[(0, 0)] * (x.ndim - 2)], mode=mode))
 
 
 def pieces(episodes: Episodes, most: int) -> Episodes:
@@ -39,8 +41,8 @@ def pieces(episodes: Episodes, most: int) -> Episodes:
         real=_longer(episodes.real, blocks * most - length),
     )
 
-    def cut(x: np.ndarray, extra: int = 0) -> np.ndarray:
-        return np.concatenate([x[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
+    def cut(x: Array, extra: int = 0) -> Array:
+        return jnp.concatenate([x[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
 
     found = Episodes(cut(whole.obs, 1), cut(whole.action), cut(whole.tau), cut(whole.real))
     some = np.asarray(found.real)[:, 0]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -65,23 +65,23 @@ class FitSettings:
 
 
 class Progress(eqx.Module):
-    """Where the fits of several seeds stand. Every array has the seeds in front."""
+    """Where the fits of several seeds stand. Every array has the seeds in front (none inside a vmap)."""
 
     params: Any
     """The models' weights."""
     optimiser: Any
-    key: Int[Array, "seeds 2"]
+    key: UInt32[Array, "*seeds 2"]
     """Fixes everything random, as plain numbers."""
-    iteration: Int[Array, " seeds"]
-    skipped: Int[Array, " seeds"]
+    iteration: Int[Array, "*seeds"]
+    skipped: Int[Array, "*seeds"]
     """Batches whose loss or gradient was not finite."""
-    in_a_row: Int[Array, " seeds"]
+    in_a_row: Int[Array, "*seeds"]
     best: Any
     """Weights with the lowest validation error so far."""
-    best_error: Float[Array, " seeds"]
-    stale: Int[Array, " seeds"]
+    best_error: Float[Array, "*seeds"]
+    stale: Int[Array, "*seeds"]
     """Looks since then."""
-    active: Bool[Array, " seeds"]
+    active: Bool[Array, "*seeds"]
 
 
 def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) -> Progress:

@@ -14,6 +14,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import TIGHT, Adaptive, Solver
 from kairode.models.predict import Episodes, prepare
 from kairode.models.predict import open_loop as follow_open_loop
+from kairode.models.timer import ClassTimer
 from kairode.models.transition import FlowTransition
 
 BINS = 10
@@ -57,7 +58,7 @@ def judge(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> Judgement
     """Open loop from the first observation of each episode, true actions and intervals."""
     episodes = prepare(model, test)
     predicted = _predictions(model, episodes, seed)
-    squares = (predicted - episodes.obs[:, 1:].astype(np.float64)) ** 2
+    squares = (predicted - np.asarray(episodes.obs, np.float64)[:, 1:]) ** 2
     real = np.asarray(episodes.real)
     each = squares[real]
     times = test.time[:, 1:][real]
@@ -83,7 +84,7 @@ def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight
     exact = np.asarray(_open_loop(careful, episodes, jax.random.key(seed)), np.float64)
     real = np.asarray(episodes.real)
     apart = np.where(np.isfinite(exact), exact - chosen, np.inf)[real]
-    error = ((exact - episodes.obs[:, 1:]) ** 2)[real].mean()
+    error = ((exact - np.asarray(episodes.obs)[:, 1:]) ** 2)[real].mean()
     return SolverCheck(float(np.sqrt((apart**2).mean())), float(np.abs(apart).max()), float(error))
 
 
@@ -92,8 +93,10 @@ def _predictions(model: DynamicsModel, episodes: Episodes, seed: int) -> np.ndar
     predicted = np.asarray(_open_loop(model, episodes, jax.random.key(seed)), np.float64)
     lost = ~np.isfinite(predicted).all(-1) & np.asarray(episodes.real)
     if lost.any():
-        raise KairodeError(f"the model's predictions are not finite from step {np.argwhere(lost)[0][1] + 1} of an "
-                           f"episode on.{_solver_advice(model)}")
+        raise KairodeError(
+            f"the model's predictions are not finite from step {np.argwhere(lost)[0][1] + 1} of an "
+            f"episode on.{_solver_advice(model)}"
+        )
     return predicted
 
 
@@ -116,10 +119,8 @@ def _most_likely(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
 
 
 def _timer_hits(model: DynamicsModel, episodes: Episodes, seed: int) -> float | None:
-    from kairode.models.timer import ClassTimer
-
     if not isinstance(model.timer, ClassTimer):
         return None
     said = np.asarray(_most_likely(model, episodes, jax.random.key(seed)))
-    hit = np.abs(said - episodes.tau) < 0.5 * model.timer.step
+    hit = np.abs(said - np.asarray(episodes.tau)) < 0.5 * model.timer.step
     return float(hit[np.asarray(episodes.real)].mean())

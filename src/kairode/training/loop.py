@@ -124,11 +124,7 @@ def _device(
     training = prepare(models, data)
     if settings.pieces is not None:
         training = pieces(training, settings.pieces)
-    return (
-        jax.tree.map(jnp.asarray, pad(training)),
-        jax.tree.map(jnp.asarray, pad(prepare(models, valid))),
-        len(training.tau),
-    )
+    return pad(training), pad(prepare(models, valid)), len(training.tau)
 
 
 def _report(

@@ -76,8 +76,11 @@ def field_terms(
     noise = jax.random.normal(key, start.shape)
 
     def terms(z: Array, tau: Array, e: Array) -> Array:
-        speed, pull = jax.vjp(lambda z: tau[None] * transition.field(z), z)
-        bend = jax.jvp(lambda z: tau[None] * transition.field(z), (z,), (speed,))[1] if weights.curvature > 0 else 0.0 * z
+        def velocity(z: Array) -> Array:
+            return tau[None] * transition.field(z)
+
+        speed, pull = jax.vjp(velocity, z)
+        bend = jax.jvp(velocity, (z,), (speed,))[1] if weights.curvature > 0 else jnp.zeros_like(z)
         parts = (weights.energy, speed), (weights.jacobian, pull(e)[0]), (weights.curvature, bend)
         return sum((weight * (x**2).mean(0) for weight, x in parts), jnp.zeros_like(tau))
 
