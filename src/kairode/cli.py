@@ -17,7 +17,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from kairode._version import __version__
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, Stopped
 from kairode.experiments.options import FitOptions
 
 Environment = Annotated[Positional[str], arg(metavar="ENV")]
@@ -350,6 +350,9 @@ def main() -> None:
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="kairode", description="Model-based reinforcement learning in continuous time."
         )
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(130)
     except KairodeError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -8,6 +8,10 @@ class KairodeError(ValueError):
     """Bad input. The command prints it as one sentence and exits with code 2."""
 
 
+class Stopped(KairodeError):
+    """Work was interrupted and everything is saved. The command says how to go on and exits with code 130."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str], where: str = "") -> KairodeError:
     """The error for a name that is not among the known ones, with the nearest suggested."""
     known = list(known)

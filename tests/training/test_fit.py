@@ -224,7 +224,7 @@ def recovered() -> dict[str, dict[str, float]]:
     train_data, valid = oscillator(300, (0.5, 1.0, 1.5), 0), oscillator(50, (0.5, 1.0, 1.5), 1)
     settings = FitSettings(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
     settings = dataclasses.replace(settings, weights=Weights(timer=0.0))
-    # Four steps: with two, an interval of 3 s takes steps of 1.5 s, whose own error outweighs the field's.
+    # Four steps: with two, an interval of 3 s takes steps of 1.5 s, whose own error adds much to the field's.
     sizes = Sizes(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
     found = {}
     for name in ("latent-ode", "rnn", "dt-rnn", "decay-rnn"):

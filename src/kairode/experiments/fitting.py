@@ -17,7 +17,7 @@ import numpy as np
 from kairode.data import Trajectory, collect, read
 from kairode.data.files import check_target
 from kairode.envs import make
-from kairode.errors import KairodeError, unknown
+from kairode.errors import KairodeError, Stopped, unknown
 from kairode.experiments.options import FitOptions, WeightOptions
 from kairode.experiments.presets import FitPreset, changed, preset
 from kairode.experiments.record import record, save
@@ -25,7 +25,7 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
 from kairode.training.judge import check_solver, judge
-from kairode.training.loop import Fitted, Report, Stopped, train
+from kairode.training.loop import Fitted, Report, train
 from kairode.training.store import save_models
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.data.trajectory import Trajectory
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, Stopped
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
 from kairode.models.predict import Episodes, prepare
@@ -27,12 +28,8 @@ from kairode.training.fit import FitSettings, Progress, advance, begin, look, nu
 
 CHUNK = 50
 """Iterations in one compiled call."""
-SAVE_SECONDS = 10.0
+SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
 """Time between two checkpoints."""
-
-
-class Stopped(KairodeError):
-    """Fitting was interrupted; everything is saved."""
 
 
 @dataclasses.dataclass(frozen=True)
