@@ -145,9 +145,9 @@ def test_killed_at_random_moments_and_resumed(tmp_path) -> None:
     _, err = whole.communicate(timeout=300)
     assert whole.returncode == 0, err
     moments, kills = random.Random(0), 0
-    for _ in range(12):
+    for _ in range(8):
         process = start(tmp_path / "killed")
-        if kills < 4:
+        if kills < 3:
             before = _iteration(tmp_path / "killed")
             while process.poll() is None and _iteration(tmp_path / "killed") == before:
                 time.sleep(0.01)

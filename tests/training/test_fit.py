@@ -266,4 +266,6 @@ def test_judgement_by_hand(data: Trajectory) -> None:
     times = np.concatenate([data.time[n, 1 : m + 1] for n, m in enumerate(data.length)])
     weights = [((times > a) & (times <= b)).sum() for a, b in zip(found.time_edges, found.time_edges[1:], strict=False)]
     assert np.average([x or 0 for x in found.by_time], weights=weights) == pytest.approx(found.error, rel=1e-5)
+    assert found.median_episode == pytest.approx(np.median([x.mean() for x in squares]), rel=1e-5)
+    assert found.worst_share == pytest.approx(max(x.mean(1).sum() for x in squares) / each.mean(1).sum(), rel=1e-5)
     assert 0 <= found.timer_hits <= 1

@@ -207,6 +207,8 @@ def summary(config: Fit, fitted: Fitted, test: Trajectory) -> dict[str, Any]:
         "by_dimension": {name: [j.by_dimension[i] for j in judged] for i, name in enumerate(names)},
         "time_edges": judged[0].time_edges,
         "by_time": [j.by_time for j in judged],
+        "median_episode": [j.median_episode for j in judged],
+        "worst_share": [j.worst_share for j in judged],
         "timer_hits": hits or None,
         "validation_best": fitted.validation,
         "iterations": fitted.iterations,

@@ -90,8 +90,18 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     split = [part["figures"]["by_dimension"] for part in parts]
     figures["by_dimension"] = {name: [errors[name][0] for errors in split] for name in split[0]}
     figures["time_edges"] = parts[0]["figures"]["time_edges"]
-    for name in ("by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver"):
-        values = [part["figures"][name] for part in parts]
+    each = (
+        "median_episode",
+        "worst_share",
+        "by_time",
+        "timer_hits",
+        "validation_best",
+        "iterations",
+        "skipped",
+        "solver",
+    )
+    for name in each:
+        values = [part["figures"].get(name) for part in parts]
         figures[name] = None if values[0] is None else [value[0] for value in values]
     config = {**parts[0]["config"], "seed": list(seeds)}
     command = f"kairode reproduce table1 --rows {row} --models {model} --again"

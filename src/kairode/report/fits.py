@@ -47,6 +47,8 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     mean, std = figures["mean"], figures["std"]
     spread = f" (std {std:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
     print(f"{made['config']['model']} predicts whole test episodes with a mean squared error of {mean:.4g}{spread}.")
+    median, share = np.mean(figures["median_episode"]), 100 * np.mean(figures["worst_share"])
+    print(f"In the middle one of the episodes it is {median:.4g}; the worst hundredth has {share:.0f} % of all error.")
     if figures["timer_hits"]:
         hits = 100 * np.mean(figures["timer_hits"])
         print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")

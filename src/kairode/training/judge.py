@@ -33,6 +33,10 @@ class Judgement:
     """Bounds of the parts of time ahead, in the environment's unit."""
     by_time: list[float | None]
     """Mean over the steps that end within each part; None where there are none."""
+    median_episode: float
+    """The mean error within an episode, of the middle one of all episodes."""
+    worst_share: float
+    """How much of the whole squared error lies in the worst hundredth of the episodes."""
     timer_hits: float | None
     """Share of decisions where the most likely interval was the one that was; None without a timer of classes."""
 
@@ -65,7 +69,11 @@ def judge(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> Judgement
     edges = np.linspace(0.0, times.max(), BINS + 1)
     part = np.minimum(np.searchsorted(edges, times, side="left") - 1, BINS - 1)
     means = [float(each[part == i].mean()) if (part == i).any() else None for i in range(BINS)]
+    episode = np.where(real, squares.mean(-1), 0.0).sum(1)
+    worst = np.sort(episode)[-max(1, len(episode) // 100) :]
     return Judgement(
+        median_episode=float(np.median(episode / real.sum(1))),
+        worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
         error=float(each.mean()),
         by_dimension=each.mean(0).tolist(),
         time_edges=edges.tolist(),
