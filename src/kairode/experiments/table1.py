@@ -69,6 +69,10 @@ USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
 """What is shown where no rows are asked for: the paper's three, and HIV in full length."""
 
 
+EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver")
+"""Figures of a fit with one value for each seed."""
+
+
 def cell_config(row: str, model: str, seed: int) -> Fit:
     """One seed of one cell."""
     this = ROWS[row]
@@ -90,17 +94,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     split = [part["figures"]["by_dimension"] for part in parts]
     figures["by_dimension"] = {name: [errors[name][0] for errors in split] for name in split[0]}
     figures["time_edges"] = parts[0]["figures"]["time_edges"]
-    each = (
-        "median_episode",
-        "worst_share",
-        "by_time",
-        "timer_hits",
-        "validation_best",
-        "iterations",
-        "skipped",
-        "solver",
-    )
-    for name in each:
+    for name in EACH:
         values = [part["figures"].get(name) for part in parts]
         figures[name] = None if values[0] is None else [value[0] for value in values]
     config = {**parts[0]["config"], "seed": list(seeds)}
