@@ -103,9 +103,8 @@ def show(figures: dict[str, Any]) -> None:
         print(f"Latent-ODE on HIV, {seeds} seed{'s' * (seeds != '1')}, milliseconds:")
         for name, value in figures[seeds].items():
             print(f"  {name.replace('_', ' '):28s}{value:10.4g}")
-    print(
-        f"A large matrix product: {figures['machine']['product_gigaoperations_a_second']:.3g} thousand million a second."
-    )
+    rate = figures["machine"]["product_gigaoperations_a_second"]
+    print(f"A large matrix product runs at {rate:.3g} thousand million operations a second.")
 
 
 if __name__ == "__main__":
