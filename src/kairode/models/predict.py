@@ -76,32 +76,35 @@ def follow(
     """Predict along episodes (batch last) from the latent states z.
 
     `sees` says where the model is shown the true observation; elsewhere it sees its own prediction. The first one is
-    always shown. None shows all of them: teacher forcing, where the inputs are known beforehand.
+    always shown. None shows all of them: teacher forcing, where the inputs are known beforehand. Padding leaves z as it
+    is.
     """
     x, tau = _inputs(episodes), episodes.tau
     transition, decoder = unfold((model.transition, model.decoder), tau.shape[-1])
     if sees is None:
         drive = jax.vmap(model.transition.inputs)(x, tau)
 
-        def move(z: Array, step: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-            after = transition.move(z, *step)
+        def move(z: Array, step: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+            drive, tau, real = step
+            after = jnp.where(real[None], transition.move(z, drive, tau), z)
             return after, (z, after)
 
-        _, (before, after) = jax.lax.scan(move, z, (drive, tau))
+        _, (before, after) = jax.lax.scan(move, z, (drive, tau, episodes.real))
         return Course(before, after, drive, jax.vmap(model.decoder)(after))
 
     def choose(
-        carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array]
+        carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array, Array]
     ) -> tuple[tuple[Array, Array], Course]:
-        (z, own), (obs, action, tau, seen) = carry, step
+        (z, own), (obs, action, tau, seen, real) = carry, step
         shown = jnp.where(seen[None], obs, own)
         drive = transition.inputs(jnp.concatenate([shown, action]), tau)
-        after = transition.move(z, drive, tau)
+        after = jnp.where(real[None], transition.move(z, drive, tau), z)
         predicted = decoder(after)
         return (after, predicted), Course(z, after, drive, predicted)
 
     sees = sees.at[0].set(True)
-    _, course = jax.lax.scan(choose, (z, episodes.obs[0]), (episodes.obs[:-1], episodes.action, tau, sees))
+    steps = (episodes.obs[:-1], episodes.action, tau, sees, episodes.real)
+    _, course = jax.lax.scan(choose, (z, episodes.obs[0]), steps)
     return course
 
 
