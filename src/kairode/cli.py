@@ -311,7 +311,7 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
     Args:
-        name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), profile (where
+        name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
             those go) or simulators
             (error and time by step size).
         json: print figures as JSON, nothing else.

@@ -1,7 +1,7 @@
 """Where a training iteration of the Latent-ODE spends its time, and how far that is from the arithmetic limit.
 
 HIV, batch 32, 50 decisions, one seed and five: the same work with parts left out, in one run, beside the rate of a
-large matrix product on the same machine. `kairode bench profile`, with `--json` for the figures alone.
+large matrix product on the same machine. `kairode bench fit_profile`, with `--json` for the figures alone.
 """
 
 import dataclasses
@@ -109,4 +109,4 @@ def show(figures: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     started = time.perf_counter()
-    finish("profile", measure(), {"batch": BATCH, "solver": SOLVER}, started, show, __doc__)
+    finish("fit_profile", measure(), {"batch": BATCH, "solver": SOLVER}, started, show, __doc__)
