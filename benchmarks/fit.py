@@ -235,11 +235,10 @@ def measure() -> dict[str, dict[str, dict[str, float]]]:
 def show(figures: dict[str, Any]) -> None:
     console = Console()
     for case, by_seeds in figures.items():
-        names = list(by_seeds["5"])
         title = f"{case}: milliseconds per iteration, batch {BATCH}, {CASES[case]} decisions"
-        table = Table("", *names, title=title, box=SIMPLE_HEAD)
-        for seeds, found in by_seeds.items():
-            table.add_row(f"{seeds} seeds" if seeds != "1" else "1 seed", *(f"{found[name]:.4g}" for name in names))
+        table = Table("", "1 seed", "5 seeds", title=title, box=SIMPLE_HEAD)
+        for name in by_seeds["5"]:
+            table.add_row(name, *(f"{by_seeds[seeds][name]:.4g}" for seeds in ("1", "5")))
         console.print(table)
         for seeds, found in by_seeds.items():
             if "torchdiffeq" in found:

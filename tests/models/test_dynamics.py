@@ -126,6 +126,18 @@ def test_timer_fits_the_intervals(episodes: Trajectory) -> None:
     assert np.isnan(none.interval(jnp.ones(4), jnp.zeros(6), jnp.asarray(0)))
 
 
+def test_data_of_something_else(episodes: Trajectory) -> None:
+    """Other observations, other actions: one sentence, no broadcasting."""
+    model = model_of("rnn", episodes)
+    partial = kairode.collect(kairode.make("hiv-partial", max_decisions=4), episodes=2, seed=0)
+    with pytest.raises(KairodeError, match=r"the model knows 6 observations .* have 4"):
+        predict(model, partial)
+    grid = kairode.collect(kairode.make("gridworld"), episodes=2, seed=0)
+    same_names = dataclasses.replace(grid, spec=dataclasses.replace(grid.spec, observations=model.spec.observations))
+    with pytest.raises(KairodeError, match="the model knows 4 actions"):
+        predict(model, same_names)
+
+
 def test_unknown_names() -> None:
     spec = kairode.make("hiv").task.spec
     with pytest.raises(KairodeError, match="latent-ode"):

@@ -77,6 +77,9 @@ def plan(
     parse_solver(preset.sizes.solver, 1.0)
     if not (isinstance(seeds, int) and seeds >= 1):
         raise KairodeError(f"seeds must be a whole number of at least 1, got {seeds}.")
+    for name, value in (("seed", seed), ("data_seed", data_seed)):
+        if not (isinstance(value, int) and 0 <= value < 2**30):
+            raise KairodeError(f"{name} must be a whole number between 0 and 2^30, got {value}.")
     preset = dataclasses.replace(preset, fields={**preset.fields, **fields})
     if not is_file(source):
         make(source, setting=setting, **preset.fields)
@@ -149,6 +152,7 @@ def run_fit(
     started = time.perf_counter()
     data = experience(config, collected)
     save(folder / "config.json", dataclasses.asdict(config))
+    begun = time.perf_counter()
     try:
         fitted = train(
             new_models(config, data.train),
@@ -161,9 +165,14 @@ def run_fit(
         )
     except Stopped as stopped:
         raise Stopped(f"{stopped} The same command goes on from there: {command(config, folder)}") from None
+    fitting = time.perf_counter() - begun
     save_models(folder, config.model, config.preset.sizes, fitted.models)
+    path = folder / "record.json"
+    if path.exists():  # done before: the record of that stands
+        return fitted, data, json.loads(path.read_text())
     figures = summary(config, fitted, data.test)
-    made = record("fit", config, figures, command=command(config, folder), seconds=time.perf_counter() - started)
+    here = time.perf_counter() - started - fitting
+    made = record("fit", config, figures, command=command(config, folder), seconds=here + fitted.seconds)
     save(folder / "record.json", made)
     return fitted, data, made
 
@@ -276,11 +285,15 @@ def fit(
         options: what differs from the settings that belong to the environment, named as in `kairode fit --help`
             (iterations, learning_rate, latent, solver, ..); `weights` takes a dict.
     """
-    known = {field.name for field in dataclasses.fields(FitOptions)}
+    known = {field.name for field in dataclasses.fields(FitOptions)} - {"episodes", "valid", "test"}
     for name in options:
         if name not in known:
             raise unknown("option", name, known, where="of kairode.fit")
     if isinstance(options.get("weights"), dict):
+        terms = {field.name for field in dataclasses.fields(WeightOptions)}
+        for name in options["weights"]:
+            if name not in terms:
+                raise unknown("weight", name, terms, where="of kairode.fit")
         options["weights"] = WeightOptions(**options["weights"])
     chosen = changed(preset(data.spec.name), FitOptions(**options))
     if len(data) < 2 and valid is None:
@@ -289,7 +302,19 @@ def fit(
         held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
         data, valid = data[~held], data[held]
     data, valid = _in_ticks(data), dataclasses.replace(valid, spec=_in_ticks(data).spec)
-    config = Fit(data.spec.name, check_model(model), chosen, seed=seed)
+    config = Fit(data.spec.name, check_model(model), chosen, seed=seed, digest=_digest(data, valid))
     place = None if folder is None else Path(folder)
+    if place is not None:
+        _same_config(config, place)
+        save(place / "config.json", dataclasses.asdict(config))
     fitted = train(new_models(config, data), chosen.settings, data, valid, seeds=[seed], folder=place, tell=tell)
     return fitted.models[0]
+
+
+def _digest(*data: Trajectory) -> str:
+    """Of all numbers of some experience."""
+    found = hashlib.sha256()
+    for trajectory in data:
+        for array in jax.tree.leaves(trajectory):
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

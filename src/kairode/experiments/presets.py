@@ -51,7 +51,7 @@ FITS["hiv-partial"] = FITS["hiv"]
 for _robot, _latent in (("swimmer", 128), ("hopper", 128), ("half-cheetah", 400)):
     FITS[_robot] = FitPreset(
         Sizes(latent=_latent, encoder_hidden=20, field_hidden=_latent, timer="classes", solver=SOLVER),
-        FitSettings(learning_rate=1e-3, batch=128, pieces=10, patience=15),
+        FitSettings(learning_rate=1e-3, batch=128, pieces=10, patience=15, every=16),
         episodes=20,
         valid=3,
         test=3,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kairode.errors import KairodeError
 from kairode.experiments.fitting import Fit, plan
 from kairode.experiments.jobs import Job, run_jobs
 from kairode.experiments.presets import preset
@@ -31,9 +32,11 @@ class Row:
 
 COOLED = {"cooldown": 0.4}
 ROWS = {
-    "gridworld": Row("gridworld", "paper", {}, "as published, with its noise", "gridworld"),
-    "acrobot": Row("acrobot", "paper", {}, "as published, one RK4 step an interval", "acrobot"),
-    "hiv": Row("hiv", "ours", {}, "as published, episodes of 50 decisions", "hiv"),
+    "gridworld": Row("gridworld", "paper", {}, "as published but for the solver, with its noise", "gridworld"),
+    "acrobot": Row(
+        "acrobot", "paper", {}, "as published but for the solver, simulated with one RK4 step an interval", "acrobot"
+    ),
+    "hiv": Row("hiv", "ours", {}, "as published but for the solver, episodes of 50 decisions", "hiv"),
     "gridworld-cooled": Row("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
     "acrobot-cooled": Row("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
     "hiv-cooled": Row("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
@@ -98,7 +101,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
         values = [part["figures"].get(name) for part in parts]
         figures[name] = None if values[0] is None else [value[0] for value in values]
     config = {**parts[0]["config"], "seed": list(seeds)}
-    command = f"kairode reproduce table1 --rows {row} --models {model} --again"
+    command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again"
     made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
     made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
     save(results / f"{row}-{model}.json", made)
@@ -135,12 +138,20 @@ def reproduce(
         ended[0] += 1
         tell(ended[0], len(waiting))
 
+    if again:
+        for one in jobs:
+            one.forget()
     waiting = [one for one in jobs if not one.done]
+    failed: list[Job] = []
     if waiting:
         tell(0, len(waiting))
-        run_jobs(jobs, workers, count)
+        failed = run_jobs(jobs, workers, count)
     for row, model in missing:
-        gather(row, model, numbers, runs, results)
+        if all(job(row, model, seed, runs).done for seed in numbers):
+            gather(row, model, numbers, runs, results)
+    if failed:
+        log = failed[0].folder / "log.txt"
+        raise KairodeError(f"{len(failed)} of {len(jobs)} fits failed; the first one's words are in {log}.")
     return {row: {model: read_cell(results, row, model) for model in models} for row in rows}
 
 

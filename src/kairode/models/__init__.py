@@ -2,7 +2,18 @@
 
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import Adaptive, FixedSteps, Solver
-from kairode.models.predict import predict
+from kairode.models.predict import predict, rollout
 from kairode.models.zoo import MODELS, Sizes, build
 
-__all__ = ["MODELS", "Adaptive", "DynamicsModel", "FixedSteps", "Scale", "Sizes", "Solver", "build", "predict"]
+__all__ = [
+    "MODELS",
+    "Adaptive",
+    "DynamicsModel",
+    "FixedSteps",
+    "Scale",
+    "Sizes",
+    "Solver",
+    "build",
+    "predict",
+    "rollout",
+]

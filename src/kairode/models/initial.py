@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from kairode.models.networks import GRU, MLP
-
-Latent = Float[Array, "z *lanes"]
+from kairode.models.ode import Latent
 
 
 class Gaussian(eqx.Module):

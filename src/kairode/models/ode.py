@@ -50,7 +50,7 @@ class Solver(eqx.Module):
 
     @abc.abstractmethod
     def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """The states passed through at several times, in ascending order, in one solve."""
+        """The states passed through at several times, in ascending order."""
 
 
 class FixedSteps(Solver):
@@ -115,10 +115,10 @@ class Adaptive(Solver):
 
     def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
         """In as many steps as the tolerances ask for."""
-        return self._run(field, z, tau, diffrax.SaveAt(t1=True))[0][0]
+        return self._run(field, z, tau)[0]
 
     def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """One solve in which every lane passes its own k times."""
+        """From each time on to the next, every lane through its own."""
         ends = jnp.concatenate([jnp.zeros_like(taus[:1]), taus])
 
         def on(z: Latent, tau: Ticks) -> tuple[Latent, Latent]:
@@ -129,11 +129,9 @@ class Adaptive(Solver):
 
     def count(self, field: Field, z: Latent, tau: Ticks) -> Int[Array, ""]:
         """How many steps it takes; one more than `max_steps` where that is not enough."""
-        return self._run(field, z, tau, diffrax.SaveAt(t1=True))[1]
+        return self._run(field, z, tau)[1]
 
-    def _run(
-        self, field: Field, z: Latent, tau: Ticks, saveat: diffrax.SaveAt
-    ) -> tuple[Float[Array, "k z *lanes"], Int[Array, ""]]:
+    def _run(self, field: Field, z: Latent, tau: Ticks) -> tuple[Latent, Int[Array, ""]]:
         """All lanes step together, and each must meet the tolerances."""
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(lambda s, z, tau: tau[None] * field(z)),
@@ -144,14 +142,14 @@ class Adaptive(Solver):
             y0=z,
             args=tau,
             stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=_worst_lane),
-            saveat=saveat,
+            saveat=diffrax.SaveAt(t1=True),
             max_steps=self.max_steps,
             throw=False,
         )
         reached = solution.result == diffrax.RESULTS.successful
         steps = jnp.where(reached, solution.stats["num_steps"], self.max_steps + 1)
         assert solution.ys is not None
-        return jnp.where(reached, solution.ys, jnp.nan), steps
+        return jnp.where(reached, solution.ys[0], jnp.nan), steps
 
 
 def _worst_lane(error: Latent) -> Float[Array, ""]:
@@ -167,21 +165,24 @@ TIGHT = Adaptive(rtol=1e-6, atol=1e-6, max_steps=4096)
 def parse_solver(text: str, longest: float) -> Solver:
     """A solver as the command line writes it.
 
-    `rk4:2` for two steps an interval, `rk4:0.5t` for steps of at most half a tick, `dopri5` or `dopri5:1e-5,1e-6`
-    for the adaptive one with its relative and absolute tolerance.
+    `rk4:2` for two steps an interval, `rk4:0.5t` for steps of at most half a tick in the longest interval, `dopri5`,
+    `dopri5:1e-5,1e-6` or `dopri5:1e-5,1e-6,256` for the adaptive one with its relative and absolute tolerance and the
+    most steps it may take.
     """
     method, _, detail = text.partition(":")
     try:
         if method == "dopri5":
-            rtol, atol = (float(number) for number in detail.split(",")) if detail else (1e-3, 1e-4)
-            return Adaptive(rtol, atol)
+            rtol, atol, *most = detail.split(",") if detail else ("1e-3", "1e-4")
+            return Adaptive(float(rtol), float(atol), *map(int, most))
         if detail.endswith("t"):
             return FixedSteps.of_length(_known(method), float(detail[:-1]), longest)
         return FixedSteps(_known(method), int(detail or 1))
-    except ValueError as error:
+    except KairodeError:
+        raise
+    except (ValueError, TypeError) as error:
         raise KairodeError(
             f"'{text}' is no solver: write METHOD, METHOD:STEPS (rk4:2), METHOD:LENGTHt (rk4:0.5t, in ticks) or "
-            f"dopri5:RTOL,ATOL, with METHOD one of {', '.join(METHODS)}."
+            f"dopri5:RTOL,ATOL,MAX_STEPS, with METHOD one of {', '.join(METHODS)}."
         ) from error
 
 

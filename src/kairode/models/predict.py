@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Spec
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, encode_action
 from kairode.models.initial import Encoded, Gaussian
 from kairode.models.networks import unfold
@@ -33,14 +35,31 @@ class Episodes(eqx.Module):
 
 
 def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
-    """Episodes as the model sees them."""
+    """Episodes as the model sees them; refused where they are about something else."""
     spec = model.spec
+    _check_same(spec, trajectory.spec)
     return Episodes(
         obs=jnp.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), jnp.float32),
         action=jnp.asarray(encode_action(spec, jnp.asarray(trajectory.action)), jnp.float32),
         tau=jnp.asarray(np.asarray(trajectory.interval) / spec.tick, jnp.float32),
         real=jnp.asarray(trajectory.mask),
     )
+
+
+def _check_same(model: Spec, data: Spec) -> None:
+    """Refuse data with other observations or actions than the model's."""
+
+    def names(spec: Spec) -> tuple[list[str], list[str]]:
+        return [v.name for v in spec.observations], list(spec.actions.names)
+
+    for what, mine, theirs in zip(("observations", "actions"), names(model), names(data), strict=True):
+        if mine != theirs:
+            raise KairodeError(
+                f"the model knows {len(mine)} {what} ({', '.join(mine)}), the data of '{data.name}' have {len(theirs)} "
+                f"({', '.join(theirs)}): give it data like those it was fitted to."
+            )
+    if type(model.actions) is not type(data.actions):
+        raise KairodeError(f"the model's actions and those of '{data.name}' are not of one kind (named, or controls).")
 
 
 class Course(NamedTuple):
@@ -110,18 +129,36 @@ def follow(
 
 def open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
     """From the first observation alone, on its own predictions, z_0 from the prior (batch last)."""
-    count = episodes.tau.shape[-1]
-    z = jax.vmap(lambda key: model.start(key=key), out_axes=-1)(jax.random.split(key, count))
-    return follow(model, z, episodes, jnp.zeros(episodes.tau.shape, bool))
+    return follow(model, _prior(model, episodes, key), episodes, jnp.zeros(episodes.tau.shape, bool))
+
+
+def shown_the_truth(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
+    """One interval ahead at a time, z_0 from the prior (batch last)."""
+    return follow(model, _prior(model, episodes, key), episodes)
+
+
+def _prior(model: DynamicsModel, episodes: Episodes, key: Any) -> Float[Array, "z n"]:
+    keys = jax.random.split(key, episodes.tau.shape[-1])
+    return jax.vmap(lambda key: model.start(key=key), out_axes=-1)(keys)
 
 
 @eqx.filter_jit
-def _predict(model: DynamicsModel, episodes: Episodes, key: Any, shown: bool) -> Array:
-    episodes = episodes.batch_last()
-    if not shown:
-        return open_loop(model, episodes, key).obs
-    z = jax.vmap(lambda key: model.start(key=key), out_axes=-1)(jax.random.split(key, episodes.tau.shape[-1]))
-    return follow(model, z, episodes).obs
+def _rollout(model: DynamicsModel, episodes: Episodes, key: Any, shown: bool) -> tuple[Array, Array]:
+    along = shown_the_truth if shown else open_loop
+    course = along(model, episodes.batch_last(), key)
+    return course.obs, course.after
+
+
+def rollout(
+    model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
+) -> tuple[Float[np.ndarray, "*n T d"], Float[np.ndarray, "*n T z"]]:
+    """Predicted observations and latent states 1 .. T of one or many episodes; see `predict`."""
+    single = np.ndim(trajectory.length) == 0
+    many = jax.tree.map(lambda x: np.asarray(x)[None], trajectory) if single else trajectory
+    found = _rollout(model, prepare(model, many), jax.random.key(seed), shown)
+    obs, latent = (np.moveaxis(np.asarray(x), -1, 0) for x in found)
+    obs = model.scale.undo(obs)
+    return (obs[0], latent[0]) if single else (obs, latent)
 
 
 def predict(
@@ -132,11 +169,7 @@ def predict(
     By default from the first observation alone, the model's own predictions fed back. With `shown` it is shown the
     truth at every decision, so that each prediction looks one interval ahead.
     """
-    single = np.ndim(trajectory.length) == 0
-    many = jax.tree.map(lambda x: np.asarray(x)[None], trajectory) if single else trajectory
-    predicted = _predict(model, prepare(model, many), jax.random.key(seed), shown)
-    back = model.scale.undo(np.moveaxis(np.asarray(predicted), -1, 0))
-    return back[0] if single else back
+    return rollout(model, trajectory, shown=shown, seed=seed)[0]
 
 
 def _inputs(episodes: Episodes) -> Float[Array, "T i n"]:

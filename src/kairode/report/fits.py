@@ -46,7 +46,9 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     console.print(table)
     mean, std = figures["mean"], figures["std"]
     spread = f" (std {std:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
-    print(f"{made['config']['model']} predicts whole test episodes with a mean squared error of {mean:.4g}{spread}.")
+    unit = " (in standard deviations)" if made["config"]["preset"]["standardise"] else ""
+    name = made["config"]["model"]
+    print(f"{name} predicts whole test episodes with a mean squared error of {mean:.4g}{unit}{spread}.")
     median, share = np.mean(figures["median_episode"]), 100 * np.mean(figures["worst_share"])
     print(f"In the middle one of the episodes it is {median:.4g}; the worst hundredth has {share:.0f} % of all error.")
     if figures["timer_hits"]:
@@ -54,8 +56,12 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
         print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")
     if figures["solver"]:
         solver = made["config"]["preset"]["sizes"]["solver"]
-        apart = max(check["difference"] for check in figures["solver"])
-        tight = np.mean([check["error_tight"] for check in figures["solver"]])
+        known = [check for check in figures["solver"] if check["difference"] is not None]
+        if len(known) < len(figures["solver"]):
+            print(f"Solver {solver}: a tight solver cannot follow the fitted field; it is no ODE that one could trust.")
+            return
+        apart = max(check["difference"] for check in known)
+        tight = float(np.mean([check["error_tight"] for check in known]))
         print(
             f"Solver {solver}: predictions differ from those of a tight solver by {apart:.2g} (root mean square, worst "
             f"seed), which would have an error of {tight:.4g}."

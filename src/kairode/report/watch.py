@@ -1,6 +1,7 @@
 """Watching a fit: a bar with the numbers that matter, and TensorBoard where it is wanted."""
 
 import contextlib
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,11 +29,21 @@ def watching(
         TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(),
     )
-    writer = _writer(board)
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+    if board is not None:
+        _board_class()
+    with (
+        contextlib.ExitStack() as stack,
+        Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar,
+    ):
         task = bar.add_task(f"{what}: collecting", total=None, figures="")
         validation: list[str] = []
         first: list[Report] = []
+        boards: list[Any] = []
+
+        def open_board() -> Any:
+            if not boards:
+                boards.append(stack.enter_context(contextlib.closing(_writer(board))))
+            return boards[0]
 
         def tell(report: Report) -> None:
             first.append(report) if not first else None
@@ -46,26 +57,28 @@ def watching(
             bar.update(
                 task, description=what, total=report.iterations, completed=report.iteration, figures=shown, refresh=True
             )
-            if writer is not None:
-                _write(writer, report)
+            if board is not None:
+                _write(open_board(), report)
 
         yield tell, lambda ended: bar.advance(task, ended)
-    if writer is not None:
-        writer.close()
 
 
 def _mean(values: list[float]) -> float:
-    return statistics.fmean(values)
+    """Over the seeds that are still going."""
+    known = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(known) if known else math.nan
 
 
-def _writer(board: Path | None) -> Any:
-    if board is None:
-        return None
+def _board_class() -> Any:
     try:
         from tensorboardX import SummaryWriter
     except ImportError as error:
         raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
-    return SummaryWriter(str(board / "tensorboard"))
+    return SummaryWriter
+
+
+def _writer(board: Path | None) -> Any:
+    return _board_class()(str(Path(board or ".") / "tensorboard"))
 
 
 def _write(writer: Any, report: Report) -> None:

@@ -52,7 +52,7 @@ def pieces(episodes: Episodes, most: int) -> Episodes:
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:
     """Which of `count` episodes are in the batches of some iterations: [iterations, batch].
 
-    Every epoch is a shuffle of its own; what does not fill a batch at its end is left to the next epoch.
+    Every epoch is a shuffle of its own; what does not fill a batch at its end is left out of that epoch.
     """
     size = min(batch, count)
     per_epoch = count // size

@@ -22,6 +22,9 @@ from kairode.models.predict import Episodes, open_loop
 from kairode.training.batches import batch_numbers
 from kairode.training.losses import Terms, Weights, objective, state_error
 
+LOOKS = 2**31 - 1
+"""What validation folds into a seed's key; iterations fold in their number."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
@@ -76,6 +79,8 @@ class Progress(eqx.Module):
     skipped: Int[Array, "*seeds"]
     """Batches whose loss or gradient was not finite."""
     in_a_row: Int[Array, "*seeds"]
+    longest_row: Int[Array, "*seeds"]
+    """The most in a row so far."""
     best: Any
     """Weights with the lowest validation error so far."""
     best_error: Float[Array, "*seeds"]
@@ -97,6 +102,7 @@ def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) ->
         iteration=zeros,
         skipped=zeros,
         in_a_row=zeros,
+        longest_row=zeros,
         best=params,
         best_error=jnp.full(count, jnp.inf, jnp.float32),
         stale=zeros,
@@ -154,13 +160,15 @@ def update(
     moves = fine & progress.active
     params = keep(moves, optax.apply_updates(progress.params, changes), progress.params)
     bad = (~fine & progress.active).astype(jnp.int32)
+    in_a_row = jnp.where(fine, 0, progress.in_a_row + bad)
     after = dataclasses.replace(
         progress,
         params=params,
         optimiser=keep(moves, state, progress.optimiser),
         iteration=k + progress.active.astype(jnp.int32),
         skipped=progress.skipped + bad,
-        in_a_row=jnp.where(fine, 0, progress.in_a_row + bad),
+        in_a_row=in_a_row,
+        longest_row=jnp.maximum(progress.longest_row, in_a_row),
     )
     return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), terms)
 
@@ -172,15 +180,15 @@ def keep(new: Bool[Array, ""], this: Any, other: Any) -> Any:
 
 @partial(jax.jit, static_argnames=("static",))
 def validate(progress: Progress, data: Episodes, static: Any) -> Float[Array, " seeds"]:
-    """Each seed's open-loop error."""
+    """Each seed's open-loop error, with the same draws of z_0 at every look."""
 
-    def error(params: Any, key: Array, k: Array) -> Array:
-        key = jax.random.fold_in(jax.random.wrap_key_data(key), k)
+    def error(params: Any, key: Array) -> Array:
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), LOOKS)
         episodes = data.batch_last()
         course = open_loop(eqx.combine(params, static), episodes, key)
         return state_error(course.obs, episodes.obs[1:], episodes.real)
 
-    return jax.vmap(error)(progress.params, progress.key, progress.iteration)
+    return jax.vmap(error)(progress.params, progress.key)
 
 
 @partial(jax.jit, static_argnames=("patience",))

@@ -25,6 +25,7 @@ from kairode.models.transition import FlowTransition
 from kairode.training import checkpoint
 from kairode.training.batches import pad, pieces
 from kairode.training.fit import FitSettings, Progress, advance, begin, look, numbers, validate
+from kairode.training.fit import keep as choose
 
 CHUNK = 50
 """Iterations in one compiled call."""
@@ -55,6 +56,8 @@ class Fitted:
     validation: list[float]
     iterations: list[int]
     skipped: list[int]
+    seconds: float
+    """Spent in the loop, earlier processes included."""
 
 
 def train(
@@ -68,14 +71,23 @@ def train(
     tell: Callable[[Report], None] = lambda report: None,
 ) -> Fitted:
     """Fit all seeds of a model; with a folder, go on from its checkpoint and keep one there."""
-    params, static = eqx.partition(models, eqx.is_array)
+    static = eqx.filter(models, eqx.is_array, inverse=True)
     train_data, valid_data, count = _device(models, settings, data, valid)
     progress = begin(models, settings, seeds)
-    del params
+    earlier = 0.0
     if folder is not None and checkpoint.exists(folder):
         progress = checkpoint.load(folder, progress)
+        earlier = float(checkpoint.describe(folder).get("seconds", 0.0))
     metrics = Metrics(folder, int(progress.iteration.max()))
     started = saved = time.perf_counter()
+
+    def spent() -> float:
+        return earlier + time.perf_counter() - started
+
+    def keep() -> None:
+        if folder is not None:
+            checkpoint.save(folder, progress, seconds=round(spent(), 2))
+
     with interrupts() as asked:
         while (done := int(progress.iteration.max())) < settings.iterations and bool(progress.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.every - done % settings.every)
@@ -91,26 +103,33 @@ def train(
             report = _report(progress, done, settings.iterations, terms, error, passed)
             metrics.write(report)
             tell(report)
-            if folder is not None and (asked() or time.perf_counter() - saved > SAVE_SECONDS):
-                checkpoint.save(folder, progress)
+            stop = asked()
+            if stop or time.perf_counter() - saved > SAVE_SECONDS:
+                keep()
                 saved = time.perf_counter()
-            if asked():
+            if stop:
                 raise Stopped("interrupted." if folder is None else f"interrupted at iteration {done:,}, saved.")
-            _refuse_nonfinite(progress, settings, folder, static, train_data)
-    if folder is not None:
-        checkpoint.save(folder, progress)
-    return finished(progress, settings, static)
+            if int(progress.longest_row.max()) >= settings.most_skipped:
+                keep()
+                raise _nonfinite(progress, seeds, folder, static, train_data)
+        keep()
+        if asked() and folder is not None:
+            raise Stopped(f"interrupted after the last iteration, {settings.iterations:,}, saved.")
+    return finished(progress, settings, static, spent())
 
 
-def finished(progress: Progress, settings: FitSettings, static: Any) -> Fitted:
-    """The fitted models: the last weights, or with early stopping the best."""
-    chosen = progress.params if settings.patience is None else progress.best
+def finished(progress: Progress, settings: FitSettings, static: Any, seconds: float) -> Fitted:
+    """The fitted models: the last weights, or with early stopping the best (the last where none was ever finite)."""
+    chosen = progress.params
+    if settings.patience is not None:
+        chosen = jax.vmap(choose)(jnp.isfinite(progress.best_error), progress.best, progress.params)
     seeds = range(len(progress.iteration))
     return Fitted(
         models=[eqx.combine(jax.tree.map(lambda x, i=i: x[i], chosen), static) for i in seeds],
         validation=np.asarray(progress.best_error).tolist(),
         iterations=np.asarray(progress.iteration).tolist(),
         skipped=np.asarray(progress.skipped).tolist(),
+        seconds=seconds,
     )
 
 
@@ -118,10 +137,10 @@ def _device(
     models: DynamicsModel, settings: FitSettings, data: Trajectory, valid: Trajectory
 ) -> tuple[Episodes, Episodes, int]:
     """Training and validation episodes, padded, on the device; and how many of the first are real."""
-    training = prepare(models, data)
+    training, watched = prepare(models, data), prepare(models, valid)
     if settings.pieces is not None:
-        training = pieces(training, settings.pieces)
-    return pad(training), pad(prepare(models, valid)), len(training.tau)
+        training, watched = pieces(training, settings.pieces), pieces(watched, settings.pieces)
+    return pad(training), pad(watched), len(training.tau)
 
 
 def _report(
@@ -131,21 +150,17 @@ def _report(
     return Report(done, iterations, shown, error, np.asarray(progress.skipped).tolist(), passed)
 
 
-def _refuse_nonfinite(
-    progress: Progress, settings: FitSettings, folder: Path | None, static: Any, data: Episodes
-) -> None:
-    """Stop where too many batches in a row were not finite."""
-    row = np.asarray(progress.in_a_row)
-    if row.max() < settings.most_skipped:
-        return
-    if folder is not None:
-        checkpoint.save(folder, progress)
-    seed = int(row.argmax())
-    model = eqx.combine(jax.tree.map(lambda x: x[seed], progress.params), static)
-    kept = "" if folder is None else f" The last good weights are in {folder}."
-    raise KairodeError(
-        f"{row.max()} batches in a row gave a loss or gradient that is not finite (of seed number {seed}, after "
-        f"{int(progress.iteration[seed]):,} iterations).{_why(model, data)} Try a smaller learning rate.{kept}"
+def _nonfinite(
+    progress: Progress, seeds: Sequence[int], folder: Path | None, static: Any, data: Episodes
+) -> KairodeError:
+    """The error for too many batches in a row that were not finite."""
+    row = np.asarray(progress.longest_row)
+    i = int(row.argmax())
+    model = eqx.combine(jax.tree.map(lambda x: x[i], progress.params), static)
+    kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
+    return KairodeError(
+        f"{row[i]} batches in a row gave a loss or gradient that is not finite (seed {seeds[i]}, iteration "
+        f"{int(progress.iteration[i]):,}).{_why(model, data)} Try a smaller learning rate.{kept}"
     )
 
 

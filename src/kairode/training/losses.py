@@ -24,7 +24,8 @@ class Weights:
     timer: float = 0.01
     """Lambda of equation (8): of the interval timer."""
     energy: float = 0.0
-    """Of the flow's kinetic energy |dz/ds|^2 (Finlay et al. 2020)."""
+    """Of the flow's kinetic energy |dz/ds|^2 (Finlay et al. 2020). This and the next two are taken at the start of
+    every interval's flow, as means over the latent dimensions."""
     jacobian: float = 0.0
     """Of the squared Frobenius norm of the field's Jacobian, estimated with one random vector (Finlay et al. 2020)."""
     curvature: float = 0.0
