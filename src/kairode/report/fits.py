@@ -110,7 +110,7 @@ def draw_predictions(config: Fit, model: DynamicsModel, test: Trajectory, path: 
         true_time, true = between_decisions(env, episode)
         true = true[true_time <= decisions[-1]]
         true_time = true_time[true_time <= decisions[-1]]
-    count = len(spec.observations)
+    count, units = len(spec.observations), {v.unit for v in spec.observations}
     figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
     panels = figure.subplots(count + 1, 1, sharex=True, squeeze=False, height_ratios=[1.0] * count + [0.45])[:, 0]
     for i, (axes, variable) in enumerate(zip(panels, spec.observations, strict=False)):
@@ -119,14 +119,14 @@ def draw_predictions(config: Fit, model: DynamicsModel, test: Trajectory, path: 
         axes.plot(
             decisions, np.asarray(episode.observation)[: steps + 1, i], "o", color=DECISION, ms=2.4, label="decision"
         )
-        axes.set_ylabel(f"{variable.name}\n{variable.unit}", fontsize=8)
+        axes.set_ylabel(variable.name if len(units) == 1 else f"{variable.name}\n{variable.unit}", fontsize=8)
         axes.tick_params(labelsize=7)
     draw_actions(panels[-1], episode)
     panels[-1].set_xlim(0, float(decisions[-1]))
     panels[-1].set_xlabel(f"time, {spec.time_unit}s")
-    panels[0].set_title(
-        f"{config.model} on {spec.name}: predicted from the first observation alone", fontsize=11, loc="left"
-    )
+    unit = f" ({next(iter(units))})" if len(units) == 1 else ""
+    title = f"{config.model} on {spec.name}: predicted from the first observation alone{unit}"
+    panels[0].set_title(title, fontsize=11, loc="left")
     panels[0].legend(loc="upper right", fontsize=7, frameon=False, ncols=3)
     figure.align_ylabels()
     save_figure(figure, path)
