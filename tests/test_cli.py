@@ -13,55 +13,38 @@ from kairode.envs.zoo import ENVIRONMENTS
 from kairode.experiments.gather import Gather, command
 
 
-def run(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
-    """Exit code, what was printed, and what went to the error stream."""
-    monkeypatch.setattr(sys, "argv", ["kairode", *words])
-    monkeypatch.setenv("COLUMNS", "100")
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_envs(monkeypatch, capsys) -> None:
-    code, out, _ = run(monkeypatch, capsys, "envs")
+def test_envs(typed) -> None:
+    code, out, _ = typed("envs")
     assert code == 0
     for name in ENVIRONMENTS:
         assert name in out
     assert "kairode/HalfCheetah-v0" in out
-    code, out, _ = run(monkeypatch, capsys, "envs", "acrobot")
+    code, out, _ = typed("envs", "acrobot")
     assert code == 0
     assert "theta1 (rad)" in out
     assert "substep" in out
     assert "1 per 0.2 second" in out
     assert "R = -cos(theta1') - cos(theta1' + theta2')." in out
-    assert run(monkeypatch, capsys, "--version")[1] == f"kairode {kairode.__version__}\n"
+    assert typed("--version")[1] == f"kairode {kairode.__version__}\n"
 
 
-def test_collect(monkeypatch, capsys, tmp_path) -> None:
+def test_collect(typed, tmp_path) -> None:
     out_file = tmp_path / "deep" / "visits.parquet"
     words = ["collect", "hiv", "--episodes", "5", "--out", str(out_file), "--seed", "3", "--set", "max_decisions=4"]
-    code, out, _ = run(monkeypatch, capsys, *words)
+    code, out, _ = typed(*words)
     assert code == 0
     assert out == f"5 episodes, 20 decisions of 'hiv' are in {out_file}.\n"
     seen = kairode.read(out_file)
     assert seen.decisions == 20
     assert seen.spec.max_decisions == 4
-    code, out, _ = run(
-        monkeypatch, capsys, *words, "--quiet", "--schedule", "2", "--set", "horizon=inf", "max_decisions=4"
-    )
+    code, out, _ = typed(*words, "--quiet", "--schedule", "2", "--set", "horizon=inf", "max_decisions=4")
     assert (code, out) == (0, "")
     assert (kairode.read(out_file).interval == 2).all()
 
 
-def test_run_leaves_a_folder(monkeypatch, capsys, tmp_path) -> None:
+def test_run_leaves_a_folder(typed, tmp_path) -> None:
     folder = tmp_path / "run"
-    code, out, _ = run(
-        monkeypatch, capsys, "run", "hiv", "--episodes", "4", "--out", str(folder), "--set", "horizon=60"
-    )
+    code, out, _ = typed("run", "hiv", "--episodes", "4", "--out", str(folder), "--set", "horizon=60")
     assert code == 0
     assert "Collected 4 episodes of 'hiv'" in out
     assert str(folder / "course.svg") in out.splitlines()[-1]
@@ -73,7 +56,7 @@ def test_run_leaves_a_folder(monkeypatch, capsys, tmp_path) -> None:
     assert record["figures"]["decisions"] == kairode.read(folder / "experience.parquet").decisions
     assert {"commit", "machine", "versions", "seconds", "seed"} <= set(record)
     again = tmp_path / "again"
-    run(monkeypatch, capsys, "run", "hiv", "--episodes", "4", "--out", str(again), "--set", "horizon=60", "--quiet")
+    typed("run", "hiv", "--episodes", "4", "--out", str(again), "--set", "horizon=60", "--quiet")
     assert json.loads((again / "record.json").read_text())["figures"] == record["figures"]
 
 
@@ -94,9 +77,9 @@ def test_run_leaves_a_folder(monkeypatch, capsys, tmp_path) -> None:
         (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
     ],
 )
-def test_bad_input_is_one_sentence_and_code_2(monkeypatch, capsys, tmp_path, words: list[str], message: str) -> None:
+def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, words: list[str], message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(monkeypatch, capsys, *words)
+    code, out, err = typed(*words)
     assert code == 2
     assert out == ""
     assert message in err
@@ -111,11 +94,11 @@ def test_fields_survive_the_way_into_a_record_and_back() -> None:
     assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
 
 
-def test_missing_arguments_and_help(monkeypatch, capsys) -> None:
-    code, _, err = run(monkeypatch, capsys, "collect", "hiv")
+def test_missing_arguments_and_help(typed) -> None:
+    code, _, err = typed("collect", "hiv")
     assert code == 2
     assert "--out" in err
-    code, out, _ = run(monkeypatch, capsys, "collect", "--help")
+    code, out, _ = typed("collect", "--help")
     assert code == 0
     assert "kairode collect hiv --episodes 100" in out
 

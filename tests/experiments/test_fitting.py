@@ -16,7 +16,6 @@ import pytest
 import safetensors.numpy
 
 import kairode
-from kairode import cli
 from kairode.errors import KairodeError
 from kairode.experiments.fitting import command, plan
 from kairode.experiments.options import FitOptions, WeightOptions
@@ -29,26 +28,14 @@ SHORT = ["--episodes", "12", "--valid", "4", "--test", "4", "--iterations", "30"
 TINY = [*SHORT, "--latent", "3", "--field-hidden", "4", "--set", "max_decisions=6"]
 
 
-def fit(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["kairode", "fit", *words])
-    monkeypatch.setenv("COLUMNS", "100")
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
 def weights(folder: Path) -> dict[str, np.ndarray]:
     about = json.loads((folder / "models.json").read_text())
     return safetensors.numpy.load((folder / about["file"]).read_bytes())
 
 
-def test_fit_leaves_a_folder_and_says_what_it_found(capsys, monkeypatch, tmp_path) -> None:
+def test_fit_leaves_a_folder_and_says_what_it_found(typed, tmp_path) -> None:
     folder = tmp_path / "run"
-    code, out, err = fit(capsys, monkeypatch, "hiv", "--seeds", "2", *TINY, "--out", str(folder))
+    code, out, err = typed("fit", "hiv", "--seeds", "2", *TINY, "--out", str(folder))
     assert (code, err) == (0, "")
     record = json.loads((folder / "record.json").read_text())
     assert len(record["figures"]["test_error"]) == 2
@@ -64,15 +51,15 @@ def test_fit_leaves_a_folder_and_says_what_it_found(capsys, monkeypatch, tmp_pat
     assert kairode.judge(models[0], kairode.collect(kairode.make("hiv", max_decisions=6), episodes=4, seed=2)).error
     # the same command again: nothing to do, the same record
     before = weights(folder)
-    assert fit(capsys, monkeypatch, *shlex.split(record["command"])[2:])[0] == 0
+    assert typed("fit", *shlex.split(record["command"])[2:])[0] == 0
     for name, array in weights(folder).items():
         np.testing.assert_array_equal(array, before[name])
-    code, _, err = fit(capsys, monkeypatch, "hiv", "--seeds", "3", *TINY, "--out", str(folder))
+    code, _, err = typed("fit", "hiv", "--seeds", "3", *TINY, "--out", str(folder))
     assert code == 2
     assert "holds another run (seeds: 2 there, 3 here)" in err
 
 
-def test_fit_a_file(capsys, monkeypatch, tmp_path) -> None:
+def test_fit_a_file(typed, tmp_path) -> None:
     """A table with other units of time and observation, and no word about them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -88,7 +75,7 @@ def test_fit_a_file(capsys, monkeypatch, tmp_path) -> None:
     path = tmp_path / "clinic.parquet"
     pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(names)}), path)
     words = ["--iterations", "20", "--every", "10", "--batch", "4", "--latent", "3", "--field-hidden", "4"]
-    code, out, err = fit(capsys, monkeypatch, str(path), "--model", "ode-rnn", *words, "--out", str(tmp_path / "run"))
+    code, out, err = typed("fit", str(path), "--model", "ode-rnn", *words, "--out", str(tmp_path / "run"))
     assert (code, err) == (0, "")
     assert "glucose" in out
     [model] = kairode.load_models(tmp_path / "run")
@@ -109,9 +96,9 @@ def test_fit_a_file(capsys, monkeypatch, tmp_path) -> None:
         (["hiv", "--set", "nothing=1"], "nothing"),
     ],
 )
-def test_fit_refuses(capsys, monkeypatch, tmp_path, words: list[str], says: str) -> None:
+def test_fit_refuses(monkeypatch, typed, tmp_path, words: list[str], says: str) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = fit(capsys, monkeypatch, *words)
+    code, out, err = typed("fit", *words)
     assert code == 2
     assert out == ""
     assert err.startswith("error: ")
@@ -120,30 +107,34 @@ def test_fit_refuses(capsys, monkeypatch, tmp_path, words: list[str], says: str)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_other_dimensions_cannot_go_on(capsys, monkeypatch, tmp_path) -> None:
+def test_a_file_of_other_dimensions_cannot_go_on(typed, tmp_path) -> None:
     """The folder of a run on six markers, a table of four."""
     for name in ("hiv", "hiv-partial"):
         data = kairode.collect(kairode.make(name, max_decisions=6), episodes=12, seed=0)
         kairode.write(tmp_path / f"{name}.parquet", data)
     words = [*SHORT[6:], "--latent", "3", "--field-hidden", "4", "--out", str(tmp_path / "run")]
-    assert fit(capsys, monkeypatch, str(tmp_path / "hiv.parquet"), *words)[0] == 0
+    assert typed("fit", str(tmp_path / "hiv.parquet"), *words)[0] == 0
     (tmp_path / "hiv.parquet").write_bytes((tmp_path / "hiv-partial.parquet").read_bytes())
-    code, _, err = fit(capsys, monkeypatch, str(tmp_path / "hiv.parquet"), *words)
+    code, _, err = typed("fit", str(tmp_path / "hiv.parquet"), *words)
     assert code == 2
     assert "holds another run (digest" in err
 
 
-def start(folder: Path, *extra: str) -> subprocess.Popen[str]:
+def start(folder: Path, *extra: str) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "kairode", "fit", "hiv", *TINY, "--iterations", "400", "--out", str(folder), *extra]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "KAIRODE_SAVE_SECONDS": "0"}
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with open(log(folder), "w") as file:  # a pipe that nobody reads would fill
+        return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment)
+
+
+def log(folder: Path) -> Path:
+    return folder.with_suffix(".log")
 
 
 def test_killed_at_random_moments_and_resumed(tmp_path) -> None:
     """SIGKILL again and again: the weights at the end are those of a run left alone, bit for bit."""
     whole = start(tmp_path / "whole")
-    _, err = whole.communicate(timeout=300)
-    assert whole.returncode == 0, err
+    assert whole.wait(timeout=300) == 0, log(tmp_path / "whole").read_text()
     moments, kills = random.Random(0), 0
     for _ in range(8):
         process = start(tmp_path / "killed")
@@ -155,8 +146,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path) -> None:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 kills += 1
-        process.communicate(timeout=300)
-        if process.returncode == 0:
+        if process.wait(timeout=300) == 0:
             break
     assert kills >= 2
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "killed")
@@ -182,8 +172,8 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path, number: signal.S
     while process.poll() is None and not _iteration(tmp_path / "run"):
         time.sleep(0.01)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.wait(timeout=60) == 130
+    err = log(tmp_path / "run").read_text()
     assert "saved. The same command goes on from there: kairode fit hiv" in err
     assert "Traceback" not in err
 

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from kairode import cli
 from kairode.experiments import table1
 from kairode.experiments.presets import FITS
 from kairode.models.zoo import PAPER_MODELS
@@ -15,21 +13,9 @@ from kairode.models.zoo import PAPER_MODELS
 RESULTS = Path(__file__).parents[2] / "results" / "table1"
 
 
-def reproduce(capsys, monkeypatch, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["kairode", "reproduce", *words])
-    monkeypatch.setenv("COLUMNS", "160")
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_published_cells_have_records(capsys, monkeypatch) -> None:
+def test_published_cells_have_records(typed) -> None:
     """All 18 cells and HIV in full length, five seeds each, without a new run."""
-    code, out, _ = reproduce(capsys, monkeypatch, "table1", "--json", "--results", str(RESULTS.parent))
+    code, out, _ = typed("reproduce", "table1", "--json", "--results", str(RESULTS.parent))
     assert code == 0
     found = json.loads(out)
     assert list(found) == list(table1.USUAL)
@@ -38,7 +24,7 @@ def test_published_cells_have_records(capsys, monkeypatch) -> None:
         for cell in cells.values():
             assert cell["n"] == len(cell["values"]) == 5
             assert cell["mean"] == pytest.approx(sum(cell["values"]) / 5, rel=1e-3)
-    code, out, _ = reproduce(capsys, monkeypatch, "table1", "--results", str(RESULTS.parent))
+    code, out, _ = typed("reproduce", "table1", "--results", str(RESULTS.parent))
     assert "0.020 ± 0.001" in out  # the paper's HIV cell
     for path in RESULTS.glob("*.json"):
         record = json.loads(path.read_text())
@@ -46,7 +32,7 @@ def test_published_cells_have_records(capsys, monkeypatch) -> None:
         assert {"config", "seed", "commit", "machine", "figures"} <= record.keys()
 
 
-def test_a_missing_cell_is_run_once(capsys, monkeypatch, tmp_path) -> None:
+def test_a_missing_cell_is_run_once(monkeypatch, typed, tmp_path) -> None:
     """Two seeds of one cell in processes of their own, then from the record alone."""
     usual = FITS["gridworld"]
     short = dataclasses.replace(usual.settings, iterations=10, every=5, batch=4)
@@ -56,12 +42,12 @@ def test_a_missing_cell_is_run_once(capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(table1.Job, "words", property(lambda job: [*_words(job), *extra, "--quiet"]))
     words = ["table1", "--rows", "gridworld", "--models", "rnn", "--seeds", "2", "--json"]
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
-    code, out, err = reproduce(capsys, monkeypatch, *words, *places)
+    code, out, err = typed("reproduce", *words, *places)
     assert code == 0, err
     assert json.loads(out)["gridworld"]["rnn"]["n"] == 2
     record = tmp_path / "results" / "table1" / "gridworld-rnn.json"
     made = record.read_text()
-    assert reproduce(capsys, monkeypatch, *words, *places)[1] == out
+    assert typed("reproduce", *words, *places)[1] == out
     assert record.read_text() == made
 
 
@@ -71,13 +57,13 @@ def _words(job: table1.Job) -> list[str]:
     return [*what, "--out", str(job.folder)]
 
 
-def test_unknown_tables_and_rows(capsys, monkeypatch) -> None:
+def test_unknown_tables_and_rows(typed) -> None:
     for words, says in (
         (["table9"], "table1"),
         (["table1", "--rows", "hive"], "hiv"),
         (["table1", "--models", "x"], "rnn"),
     ):
-        code, _, err = reproduce(capsys, monkeypatch, *words)
+        code, _, err = typed("reproduce", *words)
         assert code == 2
         assert says in err
 
