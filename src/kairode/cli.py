@@ -204,12 +204,14 @@ def fit(
 ) -> None:
     """Fit a dynamics model to experience and judge it on episodes it has not seen.
 
-    The experience is collected from an environment under a random policy, or read from a Parquet file. Stopped at
-    any moment, the same command goes on from the last checkpoint.
+    The experience is collected from an environment under a random policy, or read from a Parquet file (of which a
+    tenth is kept for validation and a tenth for the test). Stopped at any moment, the same command goes on from the
+    last checkpoint. Options that are not given take the values that belong to the environment; config.json of the run
+    has them all.
 
-    Examples: kairode fit hiv --model latent-ode --seeds 5
+    Example: kairode fit hiv --model latent-ode --seeds 5
 
-        kairode fit visits.parquet --iterations 3000
+    Example: kairode fit visits.parquet --iterations 3000
 
     Args:
         source: name of an environment (see `kairode envs`), or a file of experience.
@@ -224,11 +226,13 @@ def fit(
         tensorboard: also write what TensorBoard shows (needs the extra tensorboard).
         quiet: no progress bar, no table.
     """
-    from kairode.experiments.fitting import plan, run_fit
+    from kairode.experiments.fitting import is_file, plan, run_fit
     from kairode.experiments.presets import changed, preset
     from kairode.report.fits import draw_predictions, print_fit
     from kairode.report.watch import watching
 
+    if is_file(source) and not (options.episodes is options.valid is options.test is None):
+        raise KairodeError(f"--episodes, --valid and --test say what to collect, and {source} is a file.")
     config = plan(
         source,
         model,
@@ -357,6 +361,9 @@ def main() -> None:
     except KairodeError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted: nothing half-written is left behind.", file=sys.stderr)
         sys.exit(130)

@@ -82,6 +82,11 @@ def test_fit_a_file(typed, tmp_path) -> None:
     assert model.spec.tick == 10_000
     assert model.scale.mean[0] > 1000
     assert model.spec.intervals.classes is None
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [config["preset"][name] for name in ("episodes", "valid", "test")] == [10, 1, 1]
+    code, _, err = typed("fit", str(path), "--episodes", "5")
+    assert code == 2
+    assert "is a file" in err
 
 
 @pytest.mark.parametrize(
@@ -217,3 +222,9 @@ def test_fit_from_python(tmp_path) -> None:
         kairode.fit("latent-ode", data, iteration=3)
     with pytest.raises(KairodeError, match="latent-ode"):
         kairode.fit("latent", data)
+    with pytest.raises(KairodeError, match="one model"):
+        kairode.fit("latent-ode", data, seeds=2)
+    with pytest.raises(KairodeError, match="not finished"):
+        kairode.load_models(tmp_path)
+    with pytest.raises(KairodeError, match="holds another run"):
+        kairode.fit("latent-ode", data, **options, seed=1, folder=tmp_path)

@@ -90,6 +90,8 @@ def plan(
     if not path.is_file():
         raise KairodeError(f"there is no file {path}.")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    train, valid, test = split_sizes(path, len(read(path)))
+    preset = dataclasses.replace(preset, episodes=train, valid=valid, test=test)
     return Fit(source, model, preset, seeds, seed, data_seed, setting, digest)
 
 
@@ -105,15 +107,17 @@ def experience(config: Fit, progress: Callable[[int], None] | None = None) -> Ex
         ]
         return Experience(*parts)
     found = _in_ticks(read(config.source))
-    held = max(1, round(len(found) / 10))
-    if len(found) < 3:
-        raise KairodeError(
-            f"{config.source} has {len(found)} episodes: at least 3 are needed, to train, choose and test."
-        )
+    train, valid, _ = split_sizes(config.source, len(found))
     order = np.random.default_rng(config.data_seed).permutation(len(found))
-    return Experience(
-        found[np.sort(order[2 * held :])], found[np.sort(order[:held])], found[np.sort(order[held : 2 * held])]
-    )
+    return Experience(*(found[np.sort(part)] for part in np.split(order, (train, train + valid))))
+
+
+def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
+    """How many episodes of a file are for training, validation (a tenth) and test (a tenth)."""
+    if episodes < 3:
+        raise KairodeError(f"{source} has {episodes} episodes: at least 3 are needed, to train and to test.")
+    held = max(1, round(episodes / 10))
+    return episodes - 2 * held, held, held
 
 
 def _in_ticks(found: Trajectory) -> Trajectory:
@@ -245,7 +249,7 @@ def changes(config: Fit) -> list[str]:
     """Options for what differs from the preset of the source."""
     usual, given = preset(config.source), config.preset
     words: list[str] = []
-    for name in ("episodes", "valid", "test"):
+    for name in () if config.is_file else ("episodes", "valid", "test"):
         if getattr(given, name) != getattr(usual, name):
             words += [f"--{name}", str(getattr(given, name))]
     for part in ("sizes", "settings"):
@@ -286,9 +290,15 @@ def fit(
             (iterations, learning_rate, latent, solver, ..); `weights` takes a dict.
     """
     known = {field.name for field in dataclasses.fields(FitOptions)} - {"episodes", "valid", "test"}
+    if not isinstance(data, Trajectory):
+        raise KairodeError(
+            f"kairode.fit needs experience, got {data!r}: give what kairode.collect or kairode.read returned."
+        )
     for name in options:
+        if name == "seeds":
+            raise KairodeError("kairode.fit fits one model: give seed=..., or use `kairode fit --seeds 5` for several.")
         if name not in known:
-            raise unknown("option", name, known, where="of kairode.fit")
+            raise unknown("option", name, sorted(known), where="of kairode.fit")
     if isinstance(options.get("weights"), dict):
         terms = {field.name for field in dataclasses.fields(WeightOptions)}
         for name in options["weights"]:

@@ -47,7 +47,8 @@ class FitOptions:
     pieces: int | None = None
     """Cut training episodes into pieces of at most this many decisions."""
     solver: str | None = None
-    """rk4:2 (steps an interval), rk4:0.5t (steps of half a tick), dopri5 or dopri5:RTOL,ATOL."""
+    """midpoint:2 (steps an interval; also heun, ralston, bosh3, rk4, tsit5), rk4:0.5t (steps of at most half a tick),
+    dopri5 or dopri5:RTOL,ATOL,MAX_STEPS. For models with an ODE."""
     latent: int | None = None
     """Dimensions of the latent state."""
     encoder_hidden: int | None = None

@@ -36,6 +36,11 @@ class Episodes(eqx.Module):
 
 def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
     """Episodes as the model sees them; refused where they are about something else."""
+    if not (isinstance(model, DynamicsModel) and isinstance(trajectory, Trajectory)):
+        raise KairodeError(
+            f"a model and experience are needed, in this order, got a {type(model).__name__} and a "
+            f"{type(trajectory).__name__}."
+        )
     spec = model.spec
     _check_same(spec, trajectory.spec)
     return Episodes(
@@ -153,7 +158,7 @@ def rollout(
     model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
 ) -> tuple[Float[np.ndarray, "*n T d"], Float[np.ndarray, "*n T z"]]:
     """Predicted observations and latent states 1 .. T of one or many episodes; see `predict`."""
-    single = np.ndim(trajectory.length) == 0
+    single = isinstance(trajectory, Trajectory) and np.ndim(trajectory.length) == 0
     many = jax.tree.map(lambda x: np.asarray(x)[None], trajectory) if single else trajectory
     found = _rollout(model, prepare(model, many), jax.random.key(seed), shown)
     obs, latent = (np.moveaxis(np.asarray(x), -1, 0) for x in found)

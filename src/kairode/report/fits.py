@@ -46,33 +46,38 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     console.print(table)
     mean, std = figures["mean"], figures["std"]
     spread = f" (std {std:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
-    unit = " (in standard deviations)" if made["config"]["preset"]["standardise"] else ""
-    name = made["config"]["model"]
-    print(f"{name} predicts whole test episodes with a mean squared error of {mean:.4g}{unit}{spread}.")
+    unit = " (of standardised variables)" if made["config"]["preset"]["standardise"] else ""
+    name, most = made["config"]["model"], spec.max_decisions
+    what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
+    print(f"{name} predicts {what} from their first observation with a mean squared error of {mean:.4g}{unit}{spread}.")
     median, share = np.mean(figures["median_episode"]), 100 * np.mean(figures["worst_share"])
-    print(f"In the middle one of the episodes it is {median:.4g}; the worst hundredth has {share:.0f} % of all error.")
+    worst = "worst hundredth" if made["config"]["preset"]["test"] >= 100 else "worst one"
+    print(f"In the middle one of the episodes it is {median:.4g}; the {worst} has {share:.0f} % of all error.")
     if figures["timer_hits"]:
         hits = 100 * np.mean(figures["timer_hits"])
         print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")
     if figures["solver"]:
-        solver = made["config"]["preset"]["sizes"]["solver"]
-        known = [check for check in figures["solver"] if check["difference"] is not None]
-        if len(known) < len(figures["solver"]):
-            print(f"Solver {solver}: a tight solver cannot follow the fitted field; it is no ODE that one could trust.")
-            return
-        apart = max(check["difference"] for check in known)
-        tight = float(np.mean([check["error_tight"] for check in known]))
-        print(
-            f"Solver {solver}: predictions differ from those of a tight solver by {apart:.2g} (root mean square, worst "
-            f"seed), which would have an error of {tight:.4g}."
-        )
-        if tight > 1.5 * mean:
-            print(
-                "So this is a good map from interval to interval, not the flow of an ODE: use it with the solver it "
-                "was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
-            )
+        print(_about_solver(made["config"]["preset"]["sizes"]["solver"], figures["solver"], mean))
     if any(figures["skipped"]):
         print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
+
+
+def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:
+    """What the comparison with a tight solver says."""
+    if any(check["difference"] is None for check in checks):
+        return f"Solver {solver}: a tight solver cannot follow the fitted field, so do not take it for an ODE."
+    tight = float(np.mean([check["error_tight"] for check in checks]))
+    apart = float(np.mean([check["difference"] for check in checks]))
+    found = (
+        f"Solver {solver}: with a tight solver in its place the error would be {tight:.4g} (predictions differ by "
+        f"{apart:.2g}, root mean square)."
+    )
+    if tight <= 1.2 * error:
+        return found
+    return (
+        f"{found} So this is a map from interval to interval rather than the flow of an ODE: use it with the solver it "
+        "was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
+    )
 
 
 def predicted_course(model: DynamicsModel, episode: Trajectory) -> tuple[np.ndarray, np.ndarray]:

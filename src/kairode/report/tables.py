@@ -17,13 +17,17 @@ def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> 
     for row, cells in found.items():
         best = min(cell["mean"] for cell in cells.values())
         table.add_row(row, "ours", *(_cell(cell["mean"], cell["std"], cell["mean"] == best) for cell in cells.values()))
-        published = PAPER[ROWS[row].paper]
+        beside = ROWS[row].paper
+        if beside is None:
+            table.add_section()
+            continue
+        published = PAPER[beside]
         least = min(mean for mean, _ in published.values())
         known = [published.get(model) for model in models]
         table.add_row("", "paper", *("" if pair is None else _cell(*pair, pair[0] == least) for pair in known))
         table.add_section()
     console = Console()
-    console.print("State prediction error (open loop over whole test episodes), mean ± std over seeds")
+    console.print("State prediction error (open loop from the first observation), mean ± std over seeds")
     console.print(table)
     for row in found:
         console.print(f"{row}: {ROWS[row].about}.", highlight=False)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from kairode.errors import KairodeError
 from kairode.training.loop import Report
@@ -24,10 +25,10 @@ def watching(
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
     if board is not None:
         _board_class()
@@ -53,7 +54,7 @@ def watching(
             passed, done = report.seconds - first[0].seconds, report.iteration - first[0].iteration
             rate = [f"{done / passed:.0f} a second"] if passed > 0 else []
             skipped = [f"{sum(report.skipped)} batches skipped"] if any(report.skipped) else []
-            shown = ", ".join([*figures, *validation, *rate, *skipped])
+            shown = ", ".join([*validation, *skipped, *figures, *rate])
             bar.update(
                 task, description=what, total=report.iterations, completed=report.iteration, figures=shown, refresh=True
             )

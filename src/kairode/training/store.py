@@ -34,6 +34,8 @@ def save_models(folder: str | Path, name: str, sizes: Sizes, models: list[Dynami
 
 def load_models(folder: str | Path) -> list[DynamicsModel]:
     """The fitted models of a run's folder, one for each seed."""
+    if not checkpoint.exists(folder, NAME) and checkpoint.exists(folder):
+        raise KairodeError(f"the fit in {folder} is not finished: give its command again, which goes on from there.")
     about = checkpoint.describe(folder, NAME)
     try:
         spec, sizes = spec_from_dict(about["spec"]), Sizes(**about["sizes"])
