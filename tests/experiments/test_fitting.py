@@ -227,4 +227,4 @@ def test_fit_from_python(tmp_path) -> None:
     with pytest.raises(KairodeError, match="not finished"):
         kairode.load_models(tmp_path)
     with pytest.raises(KairodeError, match="holds another run"):
-        kairode.fit("latent-ode", data, **options, seed=1, folder=tmp_path)
+        kairode.fit("latent-ode", data, iterations=20, seed=1, folder=tmp_path)
