@@ -21,7 +21,7 @@ T = TypeVar("T")
 def matmul(weight: Float[Array, "o i"], transpose: Float[Array, "i o"], x: Float[Array, "i n"]) -> Float[Array, "o n"]:
     """W x, given W and its transpose, which the gradient needs.
 
-    Left to itself, XLA folds the transpose into every step of a loop, at a quarter of an iteration's time on the CPU.
+    Left to itself, XLA folds the transpose into every step of a loop, which is slow on the CPU.
     """
     return weight @ x
 
