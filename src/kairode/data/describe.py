@@ -45,6 +45,7 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
         horizon=float(given["horizon"]),
         max_decisions=given["max_decisions"],
         discount=given["discount"],
+        judged_discounted=given.get("judged_discounted", False),
         settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
     )
 

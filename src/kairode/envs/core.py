@@ -115,6 +115,8 @@ class Spec:
     """An episode is truncated after this many decisions; None for no such cap."""
     discount: float = 1.0
     """Gamma, per tick."""
+    judged_discounted: bool = False
+    """Whether policies are judged by discounted returns; otherwise by the plain sum of rewards."""
     settings: tuple[tuple[str, Any], ...] = ()
     """The environment's fields, name and value: what its files remember of it."""
 

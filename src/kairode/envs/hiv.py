@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.envs.core import Discrete, Environment, Intervals, Obs, Spec, Task, Tau, Variable, settings_of
-from kairode.envs.integrate import integrate
+from kairode.envs.integrate import integrate, one_loop
 from kairode.errors import KairodeError
 
 MARKERS = ("T1", "T2", "T1*", "T2*", "V", "E")
@@ -82,6 +82,10 @@ class HIVTask(Task):
         medicine = 20000 * e1**2 + 2000 * e2**2
         return 1000 * self.marker("E", next_obs) - 0.1 * self.marker("V", next_obs) - medicine
 
+    def healthy(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
+        """Whether the patient's own cells keep the virus down: at least a tenth of the healthy state's, V below 1e3."""
+        return (self.marker("E", obs) > 0.1 * HEALTHY[5]) & (self.marker("V", obs) < 1e3)
+
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
         """Never: an episode ends at its horizon."""
         return jnp.zeros((), bool)
@@ -132,6 +136,7 @@ class HIV(Environment):
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
+            judged_discounted=True,
             settings=settings_of(self),
         )
         return HIVTask(spec, self.observed)
@@ -161,5 +166,8 @@ class HIV(Environment):
         def rate(markers: Markers) -> Float[Array, ""]:
             return self.steps_per_day + self.steps_per_virus * markers[MARKERS.index("V")]
 
-        markers = tuple(state[i] for i in range(len(MARKERS)))
-        return jnp.stack(integrate(lambda y: field(y, e1, e2), markers, tau, rate))
+        def held(*values: Float[Array, ""]) -> Markers:
+            *markers, e1, e2, tau = values
+            return integrate(lambda y: field(y, e1, e2), tuple(markers), tau, rate)
+
+        return jnp.stack(one_loop(held)(*state, e1, e2, tau))

@@ -52,3 +52,50 @@ def integrate(
         return jnp.where(steps > 1, remaining, 0.0), excess, bound(rk4_step(field, y, h))
 
     return jax.lax.while_loop(unfinished, step, (tau, jnp.zeros_like(tau), y))[-1]
+
+
+def one_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of scalars with a long loop inside, so compiled that a GPU runs the loop in one kernel.
+
+    Left to itself, XLA launches kernels for every turn of a loop and asks the host after each whether to go on: an HIV
+    interval of five days takes 3.5 ms on an H200, whatever the number of patients. As one kernel, a lane each program,
+    it takes 0.04 ms. Elsewhere the function is left as it is.
+    """
+    return _lanes(function) if jax.default_backend() == "gpu" else function
+
+
+def _lanes(function: Callable[..., Any], interpret: bool = False) -> Callable[..., Any]:
+    """The function applied to every lane of arrays of one shape, as one Pallas kernel, under any number of vmaps."""
+    from jax.experimental import pallas as pl
+
+    @jax.custom_batching.custom_vmap
+    def lanes(*arrays: Array) -> tuple[Array, ...]:
+        shape, count = arrays[0].shape, arrays[0].size
+        one = [jax.ShapeDtypeStruct((), x.dtype) for x in arrays]
+        outs = [jax.ShapeDtypeStruct((count,), x.dtype) for x in jax.eval_shape(function, *one)]
+
+        def kernel(*refs: Any) -> None:
+            i = pl.program_id(0)
+            found = function(*(ref[i] for ref in refs[: len(arrays)]))
+            for ref, value in zip(refs[len(arrays) :], found, strict=True):
+                ref[i] = value
+
+        call = pl.pallas_call(kernel, out_shape=outs, grid=(count,), interpret=interpret, **_one_warp(interpret))
+        return tuple(x.reshape(shape) for x in call(*(x.reshape(count) for x in arrays)))
+
+    @lanes.def_vmap
+    def more_lanes(size: int, batched: Any, *arrays: Array) -> tuple[Any, Any]:
+        full = [x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)]
+        found = lanes(*full)
+        return found, tuple(True for _ in found)
+
+    return lanes
+
+
+def _one_warp(interpret: bool) -> dict[str, Any]:
+    """A lane is scalar work: one warp is enough."""
+    if interpret:
+        return {}
+    from jax.experimental.pallas import triton
+
+    return {"compiler_params": triton.CompilerParams(num_warps=1)}

@@ -69,6 +69,22 @@ class Fixed(Schedule):
         return jnp.asarray(self.tau, proposed.dtype)
 
 
+class Timed(Schedule):
+    """A fixed interval, or the environment's own rule where it is 0: schedules that differ in a number alone."""
+
+    tau: Float[Array, "*agents"]
+    least: float = eqx.field(static=True)
+    """No interval is shorter."""
+
+    def shortest(self, spec: Spec) -> float:
+        """As announced."""
+        return self.least
+
+    def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
+        """The fixed one, or what the environment proposes."""
+        return jnp.where(self.tau > 0, self.tau, proposed)
+
+
 class Given(Schedule):
     """A list of intervals taken in order, from the start again after the last."""
 

@@ -42,7 +42,7 @@ def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
             f"{type(trajectory).__name__}."
         )
     spec = model.spec
-    _check_same(spec, trajectory.spec)
+    check_same(spec, trajectory.spec)
     return Episodes(
         obs=jnp.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), jnp.float32),
         action=jnp.asarray(encode_action(spec, jnp.asarray(trajectory.action)), jnp.float32),
@@ -51,7 +51,7 @@ def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
     )
 
 
-def _check_same(model: Spec, data: Spec) -> None:
+def check_same(model: Spec, data: Spec) -> None:
     """Refuse data with other observations or actions than the model's."""
 
     def names(spec: Spec) -> tuple[list[str], list[str]]:

@@ -1,0 +1,164 @@
+"""Deep Q-learning in continuous time (Mnih et al. 2015; Bradtke and Duff 1995): the discount is gamma^tau."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kairode.agents.network import QNetwork
+from kairode.data.replay import Prioritised, add_prioritised, draw, empty_prioritised, prioritise
+from kairode.errors import KairodeError
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNSettings:
+    """How a Q-network is learned. The values are those of the paper."""
+
+    hidden: tuple[int, ...] = (256, 512)
+    """ReLU units of the hidden layers."""
+    learning_rate: float = 5e-4
+    """Adam's."""
+    batch: int = 128
+    """Transitions in an update; updates begin when there are as many."""
+    capacity: int = 100_000
+    """Transitions in the replay."""
+    alpha: float = 0.6
+    """Exponent of the priorities."""
+    beta: float = 0.4
+    """Exponent of the importance weights."""
+    clip: float = 1.0
+    """Each element of the gradient is clipped to [-clip, clip]."""
+    target_every: int = 10
+    """Episodes between two copies of the network to the target network."""
+    epsilon_last: float = 0.05
+    """Share of random actions towards the end of training, and at test."""
+    epsilon_decay: float = 200.0
+    """Decisions over which the share of random actions falls from 1 towards that, by a factor of e."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this while learning (published run: 1, whatever the reward's size)."""
+    double: bool = False
+    """Double Q-learning (van Hasselt et al. 2016): the network picks the next action, the target values it."""
+    penalty: float = 0.0
+    """Taken from the scaled reward for each unit of disagreement among the models of an imagined world."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "capacity", "target_every"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
+                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
+        if self.capacity < self.batch:
+            raise KairodeError(f"a replay of {self.capacity} does not hold a batch of {self.batch}.")
+        for name in ("learning_rate", "clip", "epsilon_decay", "reward_scale"):
+            if not getattr(self, name) > 0:
+                raise KairodeError(f"{name} must be positive, got {getattr(self, name)}.")
+        for name in ("alpha", "beta", "epsilon_last"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise KairodeError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
+        if not self.penalty >= 0:
+            raise KairodeError(f"penalty must not be negative, got {self.penalty}.")
+
+
+class Transition(NamedTuple):
+    """What one decision brought."""
+
+    features: Any
+    action: Any
+    reward: Any
+    """Scaled."""
+    discount: Any
+    """gamma^tau; 0 where the process ended."""
+    next_features: Any
+
+
+class Learner(eqx.Module):
+    """What changes while learning."""
+
+    q: QNetwork
+    target: QNetwork
+    optimiser: Any
+    replay: Prioritised
+
+
+def new_learner(features: int, actions: int, settings: DQNSettings, *, key: Key[Array, ""]) -> Learner:
+    """Random weights, an empty replay."""
+    q = QNetwork.new(features, *settings.hidden, actions, key=key)
+    seen, one = jnp.zeros(features), jnp.zeros(())
+    example = Transition(seen, jnp.zeros((), jnp.int32), one, one, seen)
+    replay = empty_prioritised(settings.capacity, example, alpha=settings.alpha, beta=settings.beta)
+    return Learner(q, q, optimiser(settings).init(q), replay)
+
+
+def optimiser(settings: DQNSettings) -> optax.GradientTransformation:
+    """Adam on gradients clipped element by element."""
+    return optax.chain(optax.clip(settings.clip), optax.adam(settings.learning_rate))
+
+
+def epsilon(settings: DQNSettings, decisions: Int[Array, ""]) -> Float[Array, ""]:
+    """The share of random actions after k decisions: e + (1 - e) exp(-k / decay)."""
+    last = settings.epsilon_last
+    return last + (1 - last) * jnp.exp(-decisions / settings.epsilon_decay)
+
+
+def soft_greedy(values: Float[Array, " a"], share: Float[Array, ""] | float, *, key: Key[Array, ""]) -> Int[Array, ""]:
+    """The best action; with probability `share`, any."""
+    chance_key, any_key = jax.random.split(key)
+    anything = jax.random.randint(any_key, (), 0, values.shape[0])
+    return jnp.where(jax.random.uniform(chance_key) < share, anything, jnp.argmax(values))
+
+
+def td_target(
+    reward: Float[Array, " n"], discount: Float[Array, " n"], next_value: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """r + gamma^tau max_a' Q(s', a'), the paper's Q-learning for semi-Markov processes."""
+    return reward + discount * next_value
+
+
+def td_errors(q: QNetwork, target: QNetwork, batch: Transition, double: bool) -> Float[Array, " n"]:
+    """Q(s, a) minus its target."""
+    rows = jnp.arange(batch.action.shape[0])
+    values = q(batch.features)[rows, batch.action]
+    next_values = target(batch.next_features)
+    best = jnp.argmax(q(batch.next_features) if double else next_values, axis=1)
+    wanted = td_target(batch.reward, batch.discount, next_values[rows, best])
+    return values - jax.lax.stop_gradient(wanted)
+
+
+def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Quadratic up to 1, linear beyond."""
+    size = jnp.abs(error)
+    return jnp.where(size < 1, 0.5 * error**2, size - 0.5)
+
+
+def remember(learner: Learner, transition: Transition) -> Learner:
+    """With one transition more in the replay."""
+    items = jax.tree.map(lambda x: x[None], transition)
+    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, items))
+
+
+def improve(
+    learner: Learner, settings: DQNSettings, going: Bool[Array, ""], *, key: Key[Array, ""]
+) -> tuple[Learner, Bool[Array, ""]]:
+    """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
+    drawn = draw(learner.replay, settings.batch, key=key)
+
+    def loss(q: QNetwork) -> tuple[Array, Array]:
+        errors = td_errors(q, learner.target, drawn.items, settings.double)
+        return jnp.mean(drawn.weights * huber(errors)), errors
+
+    gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
+    changes, state = optimiser(settings).update(gradient, learner.optimiser, learner.q)
+    # A loss that is no number has errors or weights that are none: look at the short vector, not at all gradients.
+    fine = jnp.isfinite(errors).all()
+    ready = going & fine & (learner.replay.replay.size >= settings.batch)
+    q = jax.tree.map(lambda x, change: x + jnp.where(ready, change, 0.0), learner.q, changes)
+    kept = jax.tree.map(lambda new, old: jnp.where(ready, new, old), state, learner.optimiser)
+    return Learner(q, learner.target, kept, prioritise(learner.replay, drawn.where, errors)), fine
+
+
+def renew_target(learner: Learner, now: Bool[Array, ""]) -> Learner:
+    """Copy the network to the target network, where `now`."""
+    target = jax.tree.map(lambda new, old: jnp.where(now, new, old), learner.q, learner.target)
+    return eqx.tree_at(lambda a: a.target, learner, target)

@@ -1,0 +1,177 @@
+"""How good a policy is on a system: whole episodes, returns as the experiments define them, intervals of confidence."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jaxtyping import Array, Float, Key
+
+from kairode.data.collect import collect
+from kairode.data.policy import Policy
+from kairode.data.rollout import rollout
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Environment, Task
+from kairode.envs.host import HostEnvironment
+from kairode.envs.schedule import Schedule
+from kairode.errors import KairodeError
+
+TEST_SEED = 1_000_003
+"""Added to the seed of an evaluation: test episodes are none that anything was learned or chosen on."""
+
+
+class Scores(NamedTuple):
+    """Of each episode."""
+
+    total: Any
+    """The sum of rewards."""
+    discounted: Any
+    """Each reward times gamma^t, t the time of its decision."""
+    decisions: Any
+    time: Any
+    """Until the episode's end."""
+    reached: Any
+    """Whether the process ended it (a goal reached, a fall)."""
+    healthy: Any
+    """Share of the time that ended in health; NaN where the task knows no such thing."""
+
+
+def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, terminated: Any) -> Scores:
+    """Of episodes with the decisions on axis 0: [decision, *episodes]."""
+    spec = task.spec
+    ends = jnp.cumsum(interval, axis=0)
+    gamma = spec.discount ** ((ends - interval) / spec.tick)
+    healthy = getattr(task, "healthy", None)
+    time = ends[-1]
+    well = jnp.full(time.shape, jnp.nan) if healthy is None else (healthy(next_obs) * interval).sum(0) / time
+    return Scores(reward.sum(0), (gamma * reward).sum(0), length, time, terminated, well)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """A policy's episodes in figures."""
+
+    returns: np.ndarray
+    """Of each episode: discounted where the task is judged so (HIV), otherwise plain."""
+    scores: Scores
+    time_unit: str
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 95 % bootstrap interval of the mean return."""
+        return bootstrap(self.returns)
+
+    def figures(self) -> dict[str, Any]:
+        """For a record."""
+        low, high = self.interval
+        healthy = float(np.mean(self.scores.healthy))
+        return {
+            "return": self.mean,
+            "return_std": float(self.returns.std()),
+            "return_low": low,
+            "return_high": high,
+            "decisions": float(np.mean(self.scores.decisions)),
+            "time": float(np.mean(self.scores.time)),
+            "reached": float(np.mean(self.scores.reached)),
+            "healthy": None if np.isnan(healthy) else healthy,
+            "episodes": len(self.returns),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        found = self.figures()
+        ends = f", {100 * found['reached']:.0f} % ended by themselves" if found["reached"] else ""
+        well = "" if found["healthy"] is None else f", {100 * found['healthy']:.0f} % of the time in health"
+        return (
+            f"return {self.mean:.4g} ({low:.4g} to {high:.4g}, 95 %) over {len(self.returns)} episodes of "
+            f"{found['decisions']:.3g} decisions and {found['time']:.3g} {self.time_unit}s{ends}{well}"
+        )
+
+
+def bootstrap(values: Any) -> tuple[float, float]:
+    """A 95 % interval of the mean."""
+    values = np.asarray(values, np.float64)
+    if len(values) < 2 or np.ptp(values) == 0:
+        return float(values.mean()), float(values.mean())
+    found = scipy.stats.bootstrap((values,), np.mean, n_resamples=2000, method="percentile", rng=0)
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def evaluate(
+    env: Environment | HostEnvironment,
+    policy: Policy | Callable[..., Any] | None = None,
+    *,
+    episodes: int = 100,
+    schedule: Schedule | float | Sequence[Any] | str | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Test a policy on a system: `kairode.evaluate(env, policy, schedule=5)`.
+
+    Args:
+        env: the real system (an imagined one works too).
+        policy: from `kairode.learn`; also None for random actions, or a function of (observation, key).
+        episodes: how many.
+        schedule: None for the system's own, an interval, a list of intervals, or a `Schedule`.
+        seed: fixes everything random.
+    """
+    if not (isinstance(seed, int) and 0 <= seed < 2**30):
+        raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
+    found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
+    return summarise(env.task, found)
+
+
+def summarise(task: Task, found: Trajectory) -> Evaluation:
+    """The evaluation of episodes that were collected."""
+
+    def turned(x: Any) -> np.ndarray:
+        return np.swapaxes(np.asarray(x), 0, 1)
+
+    parts = (turned(found.observation[:, 1:]), turned(found.interval), turned(found.reward))
+    scores = Scores(*map(np.asarray, score(task, *parts, found.length, found.terminated)))
+    return Evaluation(judged(task, scores), scores, task.spec.time_unit)
+
+
+def judged(task: Task, scores: Scores) -> np.ndarray:
+    """The return that counts."""
+    return np.asarray(scores.discounted if task.spec.judged_discounted else scores.total, np.float64)
+
+
+@eqx.filter_jit
+def score_many(
+    env: Environment, policies: Policy, schedules: Schedule, keys: Key[Array, " episodes"], limit: int, agents: int
+) -> Scores:
+    """Scores [agents, episodes] of many policies at once, each under its schedule; agents in front of all arrays.
+
+    A GPU takes all agents side by side, a CPU one after the other.
+    """
+    arrays, static = eqx.partition((policies, schedules, env), eqx.is_array)
+
+    def one(arrays: Any) -> Scores:
+        policy, schedule, env = eqx.combine(arrays, static)
+        found = rollout(env, policy, schedule, keys, limit)
+        records = found.records
+        return score(env.task, records.next_obs, records.interval, records.reward, found.length, found.terminated)
+
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(one, arrays, batch_size=None) if jax.tree.leaves(arrays) else one(arrays)
+    return jax.vmap(one, axis_size=agents)(arrays)
+
+
+def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
+    """Those that `evaluate` uses for the same seed."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(episodes))
+
+
+def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:
+    """The mean over the episodes, for each agent."""
+    return judged(task, scores).mean(-1)

@@ -1,0 +1,214 @@
+"""The loop around the compiled practice: looks, the best policy so far, checkpoints, interrupts, divergence."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.network import QNetwork
+from kairode.agents.policy import SoftGreedy
+from kairode.agents.practice import Practice, Room, advance, enter, finished
+from kairode.errors import KairodeError, Stopped
+from kairode.training import checkpoint
+from kairode.training.loop import interrupts
+
+CHUNK = 500
+"""Decisions in one compiled call."""
+SAVE_SECONDS = 30.0
+"""Time between two checkpoints: a replay is large."""
+
+Look = Callable[[QNetwork], dict[str, Any]]
+"""Figures of the agents' networks, a value for each agent; the one called `score` says which policy is best."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PracticeReport:
+    """What the loop tells whoever watches it, after every compiled call."""
+
+    episodes: list[int]
+    """Finished by each agent."""
+    wanted: int
+    decisions: int
+    """Of the agent that has taken most."""
+    returns: list[float]
+    """Each agent's mean over its latest episodes (plain sums of rewards)."""
+    figures: dict[str, list[float]] | None
+    """What a look found, when there was one."""
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Practised:
+    """What came out of practice."""
+
+    q: QNetwork
+    """Each agent's last network; the best one by its score where there were scores."""
+    last: QNetwork
+    curve: list[dict[str, Any]]
+    """Each look: episodes and decisions of every agent, and the figures."""
+    returns: np.ndarray
+    """[agents, episodes, 2] of practice: plain and discounted."""
+    decisions: list[int]
+    diverged: list[bool]
+    seconds: float
+
+    def policies(self, rooms: Sequence[Room], epsilon: float = 0.05) -> list[SoftGreedy]:
+        """One for each agent."""
+        found: list[SoftGreedy] = []
+        for room in rooms:
+            for i in range(room.agents):
+                perception = _one(room.perception, i)
+                q = _one(self.q, len(found))
+                found.append(SoftGreedy(q, perception, room.env.task.spec, epsilon))
+        return found
+
+
+def _one(tree: Any, i: int) -> Any:
+    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, tree)
+
+
+class _State(eqx.Module):
+    """What a checkpoint holds."""
+
+    practice: Practice
+    best: QNetwork
+    best_score: Any
+
+
+def practise(
+    rooms: Sequence[Room],
+    settings: DQNSettings,
+    episodes: int,
+    seeds: Sequence[int],
+    *,
+    look: Look | None = None,
+    every: int = 5000,
+    chunk: int = CHUNK,
+    folder: Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    begun: Practice | None = None,
+    until: float = float("inf"),
+) -> Practised:
+    """Let agents practise their episodes; with a folder, go on from its checkpoint and keep one there.
+
+    Args:
+        rooms: where they practise.
+        settings: how they learn.
+        episodes: how many each.
+        seeds: one for each agent.
+        look: called now and then with the networks; its figures make the curve.
+        every: decisions between two looks (and one at the end).
+        chunk: decisions in one compiled call.
+        folder: of the checkpoints.
+        tell: called after every compiled call.
+        begun: agents that have practised before.
+        until: seconds after which to save and stop (`Stopped`), as if interrupted.
+    """
+    rooms = tuple(rooms)
+    practice = enter(rooms, settings, episodes, seeds) if begun is None else begun
+    low = jnp.full(len(seeds), -jnp.inf)
+    # Buffers that two arrays share cannot both be given away to the compiled loop.
+    practice = jax.tree.map(jnp.copy, practice)
+    state = _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
+    curve: list[dict[str, Any]] = []
+    earlier = 0.0
+    if folder is not None and checkpoint.exists(folder):
+        state = checkpoint.load(folder, state)
+        about = checkpoint.describe(folder)
+        curve, earlier = about["curve"], float(about["seconds"])
+    started = saved = time.perf_counter()
+
+    def spent() -> float:
+        return earlier + time.perf_counter() - started
+
+    def keep() -> None:
+        if folder is not None:
+            checkpoint.save(folder, state, curve=curve, seconds=round(spent(), 2))
+
+    def ended() -> bool:
+        return bool(finished(state.practice).all())
+
+    with interrupts() as asked:
+        while not ended():
+            taken = int(state.practice.decisions.max())
+            some = min(chunk, every - taken % every)
+            practice = advance((settings, rooms, some), state.practice)
+            state = eqx.tree_at(lambda s: s.practice, state, practice)
+            figures = None
+            if look is not None and ((taken + some) % every == 0 or ended()):
+                state, figures = _looked(state, look)
+                curve.append(_point(state.practice, figures, spent()))
+            tell(_report(state.practice, figures, spent()))
+            stop = asked() or time.perf_counter() - started > until
+            if stop or time.perf_counter() - saved > SAVE_SECONDS:
+                keep()
+                saved = time.perf_counter()
+            if stop and not ended():
+                raise Stopped(
+                    "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
+                )
+        keep()
+    return _result(state, curve, look is not None, seeds, spent())
+
+
+def _looked(state: _State, look: Look) -> tuple[_State, dict[str, Any]]:
+    """The figures of a look, and the networks that are the best so far."""
+    figures = {name: np.asarray(values, np.float64).tolist() for name, values in look(state.practice.learner.q).items()}
+    if "score" not in figures:
+        return state, figures
+    score = jnp.asarray(np.nan_to_num(figures["score"], nan=-np.inf), jnp.float32)
+    better = score > state.best_score
+    q = state.practice.learner.q
+
+    def chosen(new: Any, old: Any) -> Any:
+        return jnp.where(better.reshape(-1, *([1] * (new.ndim - 1))), new, old)
+
+    best = jax.tree.map(chosen, q, state.best)
+    return _State(state.practice, best, jnp.where(better, score, state.best_score)), figures
+
+
+def _point(practice: Practice, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
+    counts = {name: np.asarray(getattr(practice, name)).tolist() for name in ("episodes", "decisions")}
+    return {**counts, **figures, "seconds": round(seconds, 2)}
+
+
+def _report(practice: Practice, figures: dict[str, Any] | None, seconds: float) -> PracticeReport:
+    episodes = np.asarray(practice.episodes)
+    totals = np.asarray(practice.returns[:, :, 0])
+    latest = [
+        float(row[max(0, n - 20) : n].mean()) if n else float("nan") for row, n in zip(totals, episodes, strict=True)
+    ]
+    most = int(practice.decisions.max())
+    return PracticeReport(episodes.tolist(), totals.shape[1], most, latest, figures, seconds)
+
+
+def _result(
+    state: _State, curve: list[dict[str, Any]], looked: bool, seeds: Sequence[int], seconds: float
+) -> Practised:
+    practice = state.practice
+    last = practice.learner.q
+    judged = looked and bool(curve) and "score" in curve[-1]
+    diverged = np.asarray(practice.diverged)
+    if diverged.all():
+        i = int(np.asarray(practice.decisions).argmin())
+        raise KairodeError(
+            f"the policy of seed {seeds[i]} diverged after {int(practice.decisions[i]):,} decisions: a value or an "
+            "observation was not finite. Its last good weights are kept. Try a smaller reward_scale or learning_rate; "
+            "in imagination, a model whose predictions stay bounded."
+        )
+    return Practised(
+        q=state.best if judged else last,
+        last=last,
+        curve=curve,
+        returns=np.asarray(practice.returns),
+        decisions=np.asarray(practice.decisions).tolist(),
+        diverged=diverged.tolist(),
+        seconds=seconds,
+    )

@@ -1,0 +1,37 @@
+"""The action-value network: Q(s, .) for all actions at once."""
+
+import math
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, Key
+
+
+class QNetwork(eqx.Module):
+    """Linear layers with ReLU between them; features on the last axis."""
+
+    weights: tuple[Float[Array, "*agents i o"], ...]
+    biases: tuple[Float[Array, "*agents o"], ...]
+
+    @classmethod
+    def new(cls, *sizes: int, key: Key[Array, ""]) -> "QNetwork":
+        """With the sizes of features, hidden layers and actions; uniform within 1/sqrt(inputs) at first."""
+        keys = jax.random.split(key, 2 * (len(sizes) - 1))
+        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        bounds = [1 / math.sqrt(i) for i, _ in pairs]
+
+        def uniform(key: Key[Array, ""], shape: tuple[int, ...], bound: float) -> Array:
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+        return cls(
+            tuple(uniform(key, pair, bound) for key, pair, bound in zip(keys[::2], pairs, bounds, strict=True)),
+            tuple(uniform(key, pair[1:], bound) for key, pair, bound in zip(keys[1::2], pairs, bounds, strict=True)),
+        )
+
+    def __call__(self, features: Float[Array, "*batch f"]) -> Float[Array, "*batch a"]:
+        """Q of every action."""
+        x = features.reshape(-1, features.shape[-1])
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = jax.nn.relu(x @ weight + bias[None])
+        values = x @ self.weights[-1] + self.biases[-1][None]
+        return values.reshape(*features.shape[:-1], values.shape[-1])

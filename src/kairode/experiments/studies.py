@@ -1,0 +1,255 @@
+"""Many policies at once: models, schedules and seeds of one environment as agents of one compiled loop.
+
+A study is what the paper's tables of returns are made of. Its record holds a cell for each model and schedule.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import TEST_SEED, Scores, bootstrap, episode_keys, mean_return, score_many
+from kairode.agents.learn import Look, PracticeReport, Practised, practise
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Latent, Perception, Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.agents.practice import Room
+from kairode.envs import make
+from kairode.envs.core import Environment
+from kairode.envs.schedule import Timed
+from kairode.experiments.record import record, save
+from kairode.planning.world import World, imagine, stack
+from kairode.training.store import load_models
+
+ORACLE = "oracle"
+"""In place of a model: practice on the real system, the model-free baseline."""
+LOOK_SEED = 500_009
+"""Episodes of looks while practising: none of the test's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Policies of one environment."""
+
+    env: str
+    setting: str
+    """Of the environment: ours or paper."""
+    fits: str
+    """The row of table 1 whose fitted models are used."""
+    models: tuple[str, ...]
+    """Dynamics models to imagine with; `oracle` practises on the real system."""
+    schedules: tuple[float, ...]
+    """Intervals; 0 is the environment's own schedule."""
+    episodes: int
+    """Of practice."""
+    dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    seeds: int = 5
+    """Agents for each model and schedule; agent i imagines with the fit of seed i."""
+    latent: bool = False
+    """Whether the policy also sees the model's latent state."""
+    ensemble: bool = False
+    """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
+    world: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the imagined world."""
+    every: int = 5000
+    """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
+    look_episodes: int = 20
+    """Episodes of each look."""
+    test_episodes: int = 100
+
+
+def run_study(
+    study: Study,
+    fits: Path,
+    *,
+    folder: Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    until: float = float("inf"),
+) -> dict[str, Any]:
+    """Practise, look, test; the figures of a record."""
+    env = make(study.env, setting=study.setting)
+    rooms, judges = build_rooms(study, env, fits)
+    seeds = [seed for _ in study.models for _ in study.schedules for seed in range(study.seeds)]
+    limit = env.task.spec.longest(_least(study, env))
+    look = looker(study, env, rooms, judges, limit)
+    done = practise(
+        rooms,
+        study.dqn,
+        study.episodes,
+        seeds,
+        look=look,
+        every=study.every,
+        folder=folder,
+        tell=tell,
+        until=until,
+    )
+    tested = test(study, env, rooms, done.q, limit)
+    figures: dict[str, Any] = {"cells": cells(study, env, tested, done), "seconds_of_practice": round(done.seconds, 1)}
+    figures["curves"] = curves(study, done)
+    if study.ensemble:
+        last = test(study, env, rooms, done.last, limit)
+        figures["last"] = {
+            name: {key: cell["values"] for key, cell in row.items()}
+            for name, row in cells(study, env, last, done).items()
+        }
+    if study.env == "gridworld":
+        figures["values"] = value_grids(study, done.q)
+    return figures
+
+
+def _least(study: Study, env: Environment) -> float:
+    """The shortest interval of all schedules."""
+    return min(tau or env.task.spec.intervals.low for tau in study.schedules)
+
+
+def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room], list[World | None]]:
+    """A room for each model; and the worlds that judge its agents, where an ensemble has some to spare."""
+    agents = len(study.schedules) * study.seeds
+    taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
+    schedule = Timed(taus, _least(study, env))
+    rooms: list[Room] = []
+    judges: list[World | None] = []
+    for model in study.models:
+        if model == ORACLE:
+            rooms.append(Room(env, schedule, Plain(), agents))
+            judges.append(None)
+            continue
+        found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
+        teams = [[found[i]] for i in range(study.seeds)]
+        if study.ensemble:
+            teams = [[one for j, one in enumerate(found) if j != i] for i in range(study.seeds)]
+        worlds = [imagine(team, env, **study.world) for team in teams]
+        perception: Perception = Plain()
+        if study.latent:
+            perception = Latent(stack(found * len(study.schedules)))
+        rooms.append(Room(_stacked(worlds * len(study.schedules)), schedule, perception, agents))
+        alone = [imagine(one, env, **study.world) for one in found]
+        judges.append(_stacked(alone * len(study.schedules)) if study.ensemble else None)
+    return rooms, judges
+
+
+def _stacked(worlds: Sequence[World]) -> World:
+    """Several worlds as one, an axis in front of every array."""
+    arrays, rest = zip(*(eqx.partition(world, eqx.is_array) for world in worlds), strict=True)
+    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
+
+
+def _by_room(rooms: Sequence[Room], q: QNetwork, epsilon: float) -> list[SoftGreedy]:
+    """The policies of each room, agents in front."""
+    found, start = [], 0
+    for room in rooms:
+        part = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], q)
+        found.append(SoftGreedy(part, room.perception, room.env.task.spec, epsilon))
+        start += room.agents
+    return found
+
+
+def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World | None], limit: int) -> Look:
+    """What a look finds: the return on the real system, and what the judges say."""
+    keys = episode_keys(LOOK_SEED, study.look_episodes)
+    epsilon = study.dqn.epsilon_last
+
+    def look(q: QNetwork) -> dict[str, Any]:
+        figures: dict[str, list[np.ndarray]] = {"real": []}
+        for room, judge, policies in zip(rooms, judges, _by_room(rooms, q, epsilon), strict=True):
+            found = score_many(env, policies, room.schedule, keys, limit, room.agents)
+            figures["real"].append(mean_return(env.task, found))
+            if judge is not None:
+                said = score_many(judge, policies, room.schedule, keys, limit, room.agents)
+                figures.setdefault("score", []).append(mean_return(env.task, said))
+        return {name: np.concatenate(parts) for name, parts in figures.items()}
+
+    return look
+
+
+def test(study: Study, env: Environment, rooms: list[Room], q: QNetwork, limit: int) -> Scores:
+    """Scores [agents, episodes] on the real system."""
+    keys = episode_keys(TEST_SEED, study.test_episodes)
+    parts = [
+        score_many(env, policies, room.schedule, keys, limit, room.agents)
+        for room, policies in zip(rooms, _by_room(rooms, q, study.dqn.epsilon_last), strict=True)
+    ]
+    return Scores(*(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(len(Scores._fields))))
+
+
+def cells(study: Study, env: Environment, tested: Scores, done: Practised) -> dict[str, dict[str, Any]]:
+    """For each model and schedule: every seed's mean return, and what else is asked of a policy."""
+    returns = mean_return(env.task, tested)
+    found: dict[str, dict[str, Any]] = {}
+    i = 0
+    for model in study.models:
+        found[model] = {}
+        for tau in study.schedules:
+            these = slice(i, i + study.seeds)
+            i += study.seeds
+            values = returns[these]
+            low, high = bootstrap(values)
+            practised = done.returns[these]
+            found[model][key(tau)] = {
+                "values": short(values),
+                "low": short(low),
+                "high": short(high),
+                "decisions": short(np.asarray(tested.decisions)[these].mean(-1)),
+                "time": short(np.asarray(tested.time)[these].mean(-1)),
+                "reached": short(np.asarray(tested.reached)[these].mean(-1)),
+                "healthy": short(np.asarray(tested.healthy)[these].mean(-1)),
+                "practice_episodes": np.isfinite(practised[..., 0]).sum(-1).tolist(),
+                "practice_decisions": done.decisions[these],
+                "practice_return": short(np.nanmean(practised[:, -50:, int(env.task.spec.judged_discounted)], axis=1)),
+                "diverged": done.diverged[these],
+            }
+    return found
+
+
+def curves(study: Study, done: Practised) -> dict[str, Any]:
+    """Looks along practice, for the first schedule of each model."""
+    found: dict[str, Any] = {}
+    each = len(study.schedules) * study.seeds
+    for k, model in enumerate(study.models):
+        these = slice(k * each, k * each + study.seeds)
+        names = [name for name in ("episodes", "real", "score") if done.curve and name in done.curve[0]]
+        found[model] = {name: [short(point[name][these], 4) for point in done.curve] for name in names}
+    return found
+
+
+GRID = (21, 30)
+"""Points along x and y at which a value function is kept."""
+
+
+def value_grids(study: Study, q: QNetwork) -> dict[str, Any]:
+    """V over the gridworld of the first agent of each model: [x, y], in the environment's rewards."""
+    x, y = (np.linspace(-half, half, n) for half, n in zip((3.5, 5.0), GRID, strict=True))
+    points = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1), jnp.float32)
+    each = len(study.schedules) * study.seeds
+    found: dict[str, Any] = {}
+    for k, model in enumerate(study.models):
+        one = jax.tree.map(lambda w, i=k * each: w[i], q)
+        found[model] = short(np.asarray(one(points).max(-1)) / study.dqn.reward_scale, 4)
+    return found
+
+
+def key(tau: float) -> str:
+    """A schedule's name in a record."""
+    return f"{tau:g}" if tau else "own"
+
+
+def short(value: Any, digits: int = 5) -> Any:
+    """Numbers to some digits; None where there is none."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return [short(item, digits) for item in value]
+    number = float(value)
+    return float(f"{number:.{digits}g}") if np.isfinite(number) else None
+
+
+def save_study(name: str, study: Study, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
+    """Write the record of a study."""
+    command = f"kairode reproduce studies --rows {name} --again"
+    made = record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)
+    save(results / f"{name}.json", made)
+    return made

@@ -1,0 +1,157 @@
+"""A learned model is an environment: imagination.
+
+A `World` wraps one or several fitted models and a task as an `Environment`, so that the rollout, the agents and the
+evaluation that serve the real system serve the imagined one too (the paper's algorithm 2).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Action, Environment, Obs, Task, Tau
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import check_same
+from kairode.models.timer import NoTimer
+
+
+class Imagined(NamedTuple):
+    """A state of the world."""
+
+    obs: Any
+    """As the models last predicted it."""
+    z: Any
+    """The latent state of every model, [models, z]."""
+    member: Any
+    """Which model this episode (or step) happens in."""
+    doubt: Any
+    """How far the models' predictions lay apart: their standard deviation in units of the scale, mean over variables."""
+
+
+class World(Environment):
+    """An imagined system: the models' own predictions are fed back until the horizon or a predicted terminal."""
+
+    task: Task
+    models: DynamicsModel
+    """The members of the ensemble, stacked: an axis in front of every array."""
+    starts: Environment | Float[Array, "n obs"]
+    """Where episodes start: as this environment resets, or one of these observations."""
+    sampled: bool = eqx.field(static=True, default=False)
+    """Whether the timer's interval is drawn; otherwise the most likely one is taken (published run)."""
+    switching: bool = eqx.field(static=True, default=False)
+    """Whether every step happens in a member drawn anew, not every episode."""
+    bounded: bool = eqx.field(static=True, default=False)
+    """Whether predictions are kept within the bounds of the task's observations."""
+
+    @property
+    def size(self) -> int:
+        """How many models there are."""
+        return self.models.decoder.weight.shape[0]
+
+    def reset(self, *, key: Key[Array, ""]) -> Imagined:
+        """A start of the real system; every member's z as where nothing was seen."""
+        start_key, latent_key, member_key = jax.random.split(key, 3)
+        if isinstance(self.starts, Environment):
+            obs = self.starts.observe(self.starts.reset(key=start_key))
+        else:
+            obs = self.starts[jax.random.randint(start_key, (), 0, self.starts.shape[0])]
+        keys = jax.random.split(latent_key, self.size)
+        z = eqx.filter_vmap(lambda model, key: model.start(key=key))(self.models, keys)
+        return Imagined(obs, z, self._member(member_key), jnp.zeros(()))
+
+    def observe(self, state: Imagined) -> Obs:
+        """What the models predicted."""
+        return state.obs
+
+    def interval(self, state: Imagined, action: Action, *, key: Key[Array, ""]) -> Tau:
+        """The member's timer; without one, the intervals are known: uniform on the task's."""
+        if isinstance(self.models.timer, NoTimer):
+            return _uniform(self.task, key)
+        own = _pick((self.models, state.z), state.member)
+        return own[0].interval(own[1], state.obs, action, key=key if self.sampled else None)
+
+    def transition(self, state: Imagined, action: Action, tau: Tau, *, key: Key[Array, ""]) -> Imagined:
+        """Every member steps along; the prediction of one is what happens."""
+
+        def ahead(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
+            return model.step(z, state.obs, action, tau)
+
+        z, seen = eqx.filter_vmap(ahead)(self.models, state.z)
+        member = self._member(key) if self.switching else state.member
+        obs = seen[member]
+        if self.bounded:
+            bounds = [(v.low, v.high) for v in self.task.spec.observations]
+            low, high = np.array(bounds, obs.dtype).T
+            obs = jnp.clip(obs, low, high)
+        spread = self.models.scale.apply(seen).std(0).mean()
+        return Imagined(obs, z, member, spread)
+
+    def _member(self, key: Key[Array, ""]) -> Int[Array, ""]:
+        return jax.random.randint(key, (), 0, self.size)
+
+
+def _uniform(task: Task, key: Key[Array, ""]) -> Tau:
+    intervals = task.spec.intervals
+    if intervals.classes is None:
+        return jax.random.uniform(key, (), minval=intervals.low, maxval=intervals.high)
+    return intervals.low + intervals.step * jax.random.randint(key, (), 0, intervals.classes).astype(jnp.float32)
+
+
+def _pick(tree: Any, index: Int[Array, ""]) -> Any:
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
+
+
+def imagine(
+    models: DynamicsModel | Sequence[DynamicsModel],
+    env: Environment | Task,
+    *,
+    starts: Environment | Trajectory | np.ndarray | None = None,
+    **options: Any,
+) -> World:
+    """The world that one or several fitted models believe in.
+
+    Args:
+        models: fitted models of one kind.
+        env: the real system, of which the task and the start states are taken; or a task alone.
+        starts: where episodes start, if not as `env` does: experience, or observations [n, obs].
+        options: `sampled`, `switching`, `bounded` of `World`.
+    """
+    members = [models] if isinstance(models, DynamicsModel) else list(models)
+    if not members or not all(isinstance(model, DynamicsModel) for model in members):
+        raise KairodeError("an imagined world needs fitted models: give one, or a list of them.")
+    task = env.task if isinstance(env, Environment) else env
+    if not isinstance(task, Task):
+        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+    check_same(members[0].spec, task.spec)
+    found: Any = env if starts is None else starts
+    if isinstance(found, Trajectory):
+        found = found.observation[:, 0]
+    if isinstance(found, Task):
+        raise KairodeError("a task says nothing of where episodes start: give starts=data, or the environment.")
+    if not isinstance(found, Environment):
+        found = jnp.asarray(found, jnp.float32)
+        if found.ndim != 2 or found.shape[1] != len(task.spec.observations) or not len(found):
+            raise KairodeError(
+                f"start states must be observations of shape (n, {len(task.spec.observations)}), got {found.shape}."
+            )
+    return World(task, stack(members), found, **options)
+
+
+def stack(members: Sequence[DynamicsModel]) -> DynamicsModel:
+    """Several models of one kind as one, an axis in front of every array."""
+    plain = [dataclasses.replace(model, spec=members[0].spec) for model in members]
+    arrays, rest = zip(*(eqx.partition(model, eqx.is_array) for model in plain), strict=True)
+    if any(jax.tree.structure(a) != jax.tree.structure(arrays[0]) for a in arrays[1:]):
+        raise KairodeError("the models of one world must be of one kind: fit them with the same settings.")
+    try:
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
+    except (TypeError, ValueError) as error:
+        raise KairodeError("the models of one world must have one size: fit them with the same settings.") from error
+    return eqx.combine(stacked, rest[0])
