@@ -1,5 +1,6 @@
 """The action-value network: Q(s, .) for all actions at once."""
 
+import itertools
 import math
 
 import equinox as eqx
@@ -17,7 +18,7 @@ class QNetwork(eqx.Module):
     def new(cls, *sizes: int, key: Key[Array, ""]) -> "QNetwork":
         """With the sizes of features, hidden layers and actions; uniform within 1/sqrt(inputs) at first."""
         keys = jax.random.split(key, 2 * (len(sizes) - 1))
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        pairs = list(itertools.pairwise(sizes))
         bounds = [1 / math.sqrt(i) for i, _ in pairs]
 
         def uniform(key: Key[Array, ""], shape: tuple[int, ...], bound: float) -> Array:

@@ -23,8 +23,10 @@ from kairode.agents.practice import Room
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Timed
+from kairode.experiments.fitting import experience
 from kairode.experiments.record import record, save
-from kairode.planning.world import World, imagine, stack
+from kairode.experiments.table1 import cell_config
+from kairode.planning.world import World, imagine, seen_range, stack
 from kairode.training.store import load_models
 
 ORACLE = "oracle"
@@ -56,7 +58,10 @@ class Study:
     ensemble: bool = False
     """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
     world: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the imagined world."""
+    """Options of the imagined world: sampled, switching."""
+    margin: float | None = None
+    """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
+    side; None lets them go anywhere."""
     every: int = 5000
     """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
     look_episodes: int = 20
@@ -113,6 +118,10 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room],
     agents = len(study.schedules) * study.seeds
     taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
     schedule = Timed(taus, _least(study, env))
+    options = dict(study.world)
+    if study.margin is not None and study.models != (ORACLE,):
+        seen = experience(cell_config(study.fits, study.models[0], 0)).train
+        options["within"] = jnp.asarray(seen_range(seen, study.margin))
     rooms: list[Room] = []
     judges: list[World | None] = []
     for model in study.models:
@@ -124,12 +133,13 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room],
         teams = [[found[i]] for i in range(study.seeds)]
         if study.ensemble:
             teams = [[one for j, one in enumerate(found) if j != i] for i in range(study.seeds)]
-        worlds = [imagine(team, env, **study.world) for team in teams]
+        worlds = [imagine(team, env, **options) for team in teams]
         perception: Perception = Plain()
         if study.latent:
-            perception = Latent(stack(found * len(study.schedules)))
+            known = [dataclasses.replace(one, spec=worlds[0].models.spec) for one in found]
+            perception = Latent(stack(known * len(study.schedules)))
         rooms.append(Room(_stacked(worlds * len(study.schedules)), schedule, perception, agents))
-        alone = [imagine(one, env, **study.world) for one in found]
+        alone = [imagine(one, env, **options) for one in found]
         judges.append(_stacked(alone * len(study.schedules)) if study.ensemble else None)
     return rooms, judges
 

@@ -43,6 +43,10 @@ ROWS = {
     "gridworld-still": Row("gridworld", "ours", {}, "without noise", None),
     "acrobot-fine": Row("acrobot", "ours", {}, "integrated finely", None),
     "hiv-whole": Row("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
+    "hiv-whole-cooled": Row(
+        "hiv", "ours", {"max_decisions": None}, "whole episodes, the learning rate falls at the end", None, COOLED
+    ),
+    "hiv-partial": Row("hiv-partial", "ours", {}, "without the infected cells", None),
 }
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "gridworld": dict(

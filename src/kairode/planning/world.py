@@ -32,7 +32,7 @@ class Imagined(NamedTuple):
     member: Any
     """Which model this episode (or step) happens in."""
     doubt: Any
-    """How far the models' predictions lay apart: their standard deviation in units of the scale, mean over variables."""
+    """How far the models' predictions lay apart: standard deviation in units of the scale, mean over variables."""
 
 
 class World(Environment):
@@ -47,8 +47,9 @@ class World(Environment):
     """Whether the timer's interval is drawn; otherwise the most likely one is taken (published run)."""
     switching: bool = eqx.field(static=True, default=False)
     """Whether every step happens in a member drawn anew, not every episode."""
-    bounded: bool = eqx.field(static=True, default=False)
-    """Whether predictions are kept within the bounds of the task's observations."""
+    within: Float[Array, "*agents 2 obs"] | None = None
+    """Least and most that a prediction may be: outside what was ever seen, models have no reason to be right, and a
+    reward that grows without bound there is what a policy would find."""
 
     @property
     def size(self) -> int:
@@ -86,10 +87,8 @@ class World(Environment):
         z, seen = eqx.filter_vmap(ahead)(self.models, state.z)
         member = self._member(key) if self.switching else state.member
         obs = seen[member]
-        if self.bounded:
-            bounds = [(v.low, v.high) for v in self.task.spec.observations]
-            low, high = np.array(bounds, obs.dtype).T
-            obs = jnp.clip(obs, low, high)
+        if self.within is not None:
+            obs = jnp.clip(obs, self.within[0], self.within[1])
         spread = self.models.scale.apply(seen).std(0).mean()
         return Imagined(obs, z, member, spread)
 
@@ -121,7 +120,7 @@ def imagine(
         models: fitted models of one kind.
         env: the real system, of which the task and the start states are taken; or a task alone.
         starts: where episodes start, if not as `env` does: experience, or observations [n, obs].
-        options: `sampled`, `switching`, `bounded` of `World`.
+        options: `sampled`, `switching`, `within` of `World` (`seen_range` makes the last from experience).
     """
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
@@ -141,13 +140,14 @@ def imagine(
             raise KairodeError(
                 f"start states must be observations of shape (n, {len(task.spec.observations)}), got {found.shape}."
             )
-    return World(task, stack(members), found, **options)
+    # The task knows the horizon and the names; the time that counts as one is the model's own.
+    spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
+    return World(task, stack([dataclasses.replace(model, spec=spec) for model in members]), found, **options)
 
 
 def stack(members: Sequence[DynamicsModel]) -> DynamicsModel:
     """Several models of one kind as one, an axis in front of every array."""
-    plain = [dataclasses.replace(model, spec=members[0].spec) for model in members]
-    arrays, rest = zip(*(eqx.partition(model, eqx.is_array) for model in plain), strict=True)
+    arrays, rest = zip(*(eqx.partition(model, eqx.is_array) for model in members), strict=True)
     if any(jax.tree.structure(a) != jax.tree.structure(arrays[0]) for a in arrays[1:]):
         raise KairodeError("the models of one world must be of one kind: fit them with the same settings.")
     try:
@@ -155,3 +155,15 @@ def stack(members: Sequence[DynamicsModel]) -> DynamicsModel:
     except (TypeError, ValueError) as error:
         raise KairodeError("the models of one world must have one size: fit them with the same settings.") from error
     return eqx.combine(stacked, rest[0])
+
+
+def seen_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
+    """The range of each variable in some experience, widened on both sides by so many times itself.
+
+    Where the task knows bounds of a variable, they hold too.
+    """
+    rows = np.concatenate([np.asarray(data.observation)[:, 0], np.asarray(data.observation)[:, 1:][data.mask]])
+    low, high = rows.min(0), rows.max(0)
+    bounds = np.array([(v.low, v.high) for v in data.spec.observations]).T
+    width = margin * (high - low)
+    return np.stack([np.maximum(low - width, bounds[0]), np.minimum(high + width, bounds[1])]).astype(np.float32)

@@ -1,0 +1,394 @@
+"""Decisions a second of DQN agents that practise in an imagined HIV world: ours beside the same work in PyTorch.
+
+One agent and five, and what prioritised replay adds to the bare update of the network. A decision is: act, one step of
+a Latent-ODE, remember, one update from 128 transitions. Needs the extra `peers`; without it ours alone are measured,
+and on a GPU ours with 1, 35 and 210 agents. Run it while nothing else runs: `kairode bench policy`, with `--json` for
+the figures alone.
+"""
+
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _common import finish
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+import kairode
+from kairode.agents.dqn import (
+    DQNSettings,
+    Learner,
+    Transition,
+    huber,
+    improve,
+    new_learner,
+    optimiser,
+    remember,
+    td_errors,
+)
+from kairode.agents.perception import Plain
+from kairode.agents.practice import Practice, Room, advance, enter
+from kairode.data.replay import Draw, add_prioritised, draw, prioritise
+from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
+from kairode.envs.schedule import Own, Schedule, Timed
+from kairode.experiments.presets import preset
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.zoo import PAPER_MODELS, build
+from kairode.planning.world import World, imagine
+
+ENV, MODEL = "hiv", "latent-ode"
+SETTINGS = DQNSettings()
+DECISIONS = 250
+"""In one round, as many as one compiled call makes."""
+SCHEDULES = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+"""Of the agents on a GPU: the environment's own, and intervals in days."""
+SEEDS = 5
+EPISODES = 10_000
+"""More than are reached."""
+
+
+def best_seconds(calls: dict[str, Callable[[], Any]], rounds: int = 5) -> dict[str, float]:
+    """The best of several rounds for each; they take turns, so that a busy machine disturbs all alike."""
+    for call in calls.values():
+        call()
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
+# Ours.
+
+
+def model_of(name: str, seed: int) -> DynamicsModel:
+    """Random weights: practice takes as long in any world."""
+    return build(name, kairode.make(ENV).task.spec, preset(ENV).sizes, key=jax.random.key(seed))
+
+
+def room_of(name: str, seeds: int, schedules: tuple[float, ...] = ()) -> Room:
+    """A world for each seed; agents for each schedule and seed."""
+    env = kairode.make(ENV)
+    worlds = [imagine(model_of(name, seed), env) for seed in range(seeds)] * max(1, len(schedules))
+    arrays, rest = zip(*(eqx.partition(world, eqx.is_array) for world in worlds), strict=True)
+    world: World = eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
+    schedule: Schedule = Own()
+    if schedules:
+        schedule = Timed(jnp.repeat(jnp.array(schedules), seeds), env.task.spec.intervals.low)
+    return Room(world, schedule, Plain(), len(worlds))
+
+
+class Ours:
+    """Agents of some rooms; a call is one round of decisions of all of them."""
+
+    def __init__(self, *rooms: Room) -> None:
+        seeds = range(sum(room.agents for room in rooms))
+        self.fixed = (SETTINGS, rooms, DECISIONS)
+        # Buffers that two arrays share cannot both be given away to the compiled loop.
+        self.practice: Practice = jax.tree.map(jnp.copy, enter(rooms, SETTINGS, EPISODES, seeds))
+
+    def __call__(self) -> None:
+        self.practice = jax.block_until_ready(advance(self.fixed, self.practice))
+
+    def check(self) -> None:
+        """Whether what was measured is practice: all agents learn, with updates."""
+        assert not self.practice.diverged.any(), "an agent diverged: no updates were measured"
+        assert (self.practice.learner.replay.replay.size > SETTINGS.batch).all()
+
+
+# What replay adds.
+
+
+def replay_loops(count: int = 100) -> dict[str, Callable[[], Any]]:
+    """Updates from a full prioritised replay, and the same ones from batches that lie ready."""
+    features, actions, capacity = len(MARKERS), len(TREATMENTS), SETTINGS.capacity
+    rng = np.random.default_rng(0)
+
+    def experience(n: int) -> Transition:
+        seen, then = rng.normal(size=(2, n, features)).astype(np.float32)
+        action = rng.integers(actions, size=n).astype(np.int32)
+        reward = rng.normal(size=n).astype(np.float32)
+        return jax.tree.map(jnp.asarray, Transition(seen, action, reward, np.full(n, 0.98, np.float32), then))
+
+    full = new_learner(features, actions, SETTINGS, key=jax.random.key(0))
+    memory, part = full.replay, 10_000
+    for start in range(0, capacity, part):
+        memory = add_prioritised(memory, experience(part))
+        errors = jnp.asarray(rng.normal(size=part), jnp.float32)
+        memory = prioritise(memory, jnp.arange(start, start + part), errors)
+    full = eqx.tree_at(lambda a: a.replay, full, memory)
+    keys = jax.random.split(jax.random.key(1), count)
+    arrivals = experience(count)
+    drawn = [draw(memory, SETTINGS.batch, key=key) for key in keys]
+    batches: Draw = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
+
+    def with_replay(learner: Learner, now: tuple[Transition, Any]) -> tuple[Learner, None]:
+        transition, key = now
+        return improve(remember(learner, transition), SETTINGS, jnp.array(True), key=key)[0], None
+
+    def bare(learner: Learner, drawn: Draw) -> tuple[Learner, None]:
+        def loss(q: Any) -> Any:
+            return jnp.mean(drawn.weights * huber(td_errors(q, learner.target, drawn.items, SETTINGS.double)))
+
+        gradient = jax.grad(loss)(learner.q)
+        changes, state = optimiser(SETTINGS).update(gradient, learner.optimiser, learner.q)
+        q = jax.tree.map(jnp.add, learner.q, changes)
+        return Learner(q, learner.target, state, learner.replay), None
+
+    def loop(body: Callable[..., Any], given: Any) -> Callable[[], None]:
+        run = jax.jit(lambda learner: jax.lax.scan(body, learner, given)[0], donate_argnums=0)
+        state = [jax.tree.map(jnp.copy, full)]
+
+        def call() -> None:
+            state[0] = jax.block_until_ready(run(state[0]))
+
+        return call
+
+    return {"with_replay": loop(with_replay, (arrivals, keys)), "bare": loop(bare, batches)}
+
+
+# The peer: what one would write without this package, compact and in the manner of PyTorch.
+
+
+class SumTree:
+    """Prioritised replay of NumPy arrays: the sums of a binary tree, all draws of a batch going down together."""
+
+    def __init__(self, capacity: int, features: int) -> None:
+        self.capacity, self.size, self.cursor, self.highest = capacity, 0, 0, 1.0
+        self.seen, self.then = np.zeros((2, capacity, features), np.float32)
+        self.action = np.zeros(capacity, np.int64)
+        self.reward, self.discount = np.zeros((2, capacity), np.float32)
+        self.levels = (capacity - 1).bit_length()
+        self.leaf = 1 << self.levels
+        self.sums = np.zeros(2 * self.leaf)
+
+    def add(self, seen: Any, action: int, reward: float, discount: float, then: Any) -> None:
+        i = self.cursor
+        self.seen[i], self.action[i], self.reward[i], self.discount[i], self.then[i] = (
+            seen,
+            action,
+            reward,
+            discount,
+            then,
+        )
+        node = i + self.leaf
+        change = self.highest - self.sums[node]
+        while node:
+            self.sums[node] += change
+            node >>= 1
+        self.cursor, self.size = (i + 1) % self.capacity, min(self.size + 1, self.capacity)
+
+    def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Places, and importance weights."""
+        total = self.sums[1]
+        mark = (np.arange(count) + rng.random(count)) * (total / count)
+        node = np.ones(count, np.int64)
+        for _ in range(self.levels):
+            node *= 2
+            left = self.sums[node]
+            right = mark >= left
+            mark -= np.where(right, left, 0.0)
+            node += right
+        where = np.minimum(node - self.leaf, self.size - 1)
+        weights = (self.size * self.sums[where + self.leaf] / total) ** -SETTINGS.beta
+        return where, weights / weights.max()
+
+    def prioritise(self, where: np.ndarray, errors: np.ndarray) -> None:
+        powers = (np.abs(errors) + 1e-6) ** SETTINGS.alpha
+        self.highest = max(self.highest, powers.max())
+        node = where + self.leaf
+        self.sums[node] = powers
+        for _ in range(self.levels):
+            node = node >> 1  # a parent of two draws is written twice with the same sum
+            self.sums[node] = self.sums[2 * node] + self.sums[2 * node + 1]
+
+
+def torch_agent(model: DynamicsModel) -> Callable[[], None]:
+    """A DQN in the world of this model; a call is one decision."""
+    import torch
+    from torch import nn
+
+    env = kairode.make(ENV)
+    spec = env.task.spec
+    features, actions, horizon, gamma = len(spec.observations), spec.actions.n, spec.horizon, spec.discount
+    start_obs = torch.tensor(np.asarray(env.observe(env.reset(key=jax.random.key(0)))))
+    one_hot = torch.eye(actions)
+    medicine = [20000 * e1**2 + 2000 * e2**2 for e1, e2 in TREATMENTS.values()]
+    (v_mean, v_std), (e_mean, e_std) = ((LOG_MEAN[MARKERS.index(n)], LOG_STD[MARKERS.index(n)]) for n in ("V", "E"))
+    v, e = MARKERS.index("V"), MARKERS.index("E")
+
+    def layer(weight: Any, bias: Any) -> nn.Linear:
+        new = nn.Linear(weight.shape[1], weight.shape[0])
+        new.weight.data, new.bias.data = torch.tensor(np.asarray(weight)), torch.tensor(np.asarray(bias))
+        return new
+
+    def tanh_net(net: Any) -> nn.Sequential:
+        parts: list[nn.Module] = []
+        for one in net.layers:
+            parts += [layer(one.weight, one.bias), nn.Tanh()]
+        return nn.Sequential(*parts[:-1])
+
+    ours: Any = model
+    jump = layer(
+        np.concatenate([ours.transition.drive.weight, ours.transition.mix.weight], 1), ours.transition.mix.bias
+    )
+    field, timer = tanh_net(ours.transition.field), tanh_net(ours.timer.net)
+    decoder = layer(ours.decoder.weight, ours.decoder.bias)
+    steps = ours.transition.solver.steps
+
+    def imagined(obs: Any, z: Any, action: int) -> tuple[Any, Any, float]:
+        x = torch.cat([obs, one_hot[action], z])
+        tau = ours.timer.low + ours.timer.step * int(timer(x).argmax())
+        z, h = jump(x), tau / steps
+        for _ in range(steps):
+            z = z + h * field(z + h / 2 * field(z))
+        return decoder(z), z, tau
+
+    def network() -> nn.Sequential:
+        a, b = SETTINGS.hidden
+        return nn.Sequential(nn.Linear(features, a), nn.ReLU(), nn.Linear(a, b), nn.ReLU(), nn.Linear(b, actions))
+
+    q, target = network(), network()
+    target.load_state_dict(q.state_dict())
+    adam = torch.optim.Adam(q.parameters(), lr=SETTINGS.learning_rate)
+    replay = SumTree(SETTINGS.capacity, features)
+    rng = np.random.default_rng(0)
+    obs, z, now, decisions, episodes = start_obs, torch.randn(jump.out_features), 0.0, 0, 0
+
+    def update() -> None:
+        where, weights = replay.draw(SETTINGS.batch, rng)
+        seen, action, reward, discount, then = (
+            torch.from_numpy(x[where])
+            for x in (replay.seen, replay.action, replay.reward, replay.discount, replay.then)
+        )
+        with torch.no_grad():
+            wanted = reward + discount * target(then).max(1).values
+        value = q(seen).gather(1, action[:, None])[:, 0]
+        losses = nn.functional.smooth_l1_loss(value, wanted, reduction="none")
+        adam.zero_grad()
+        (torch.from_numpy(weights.astype(np.float32)) * losses).mean().backward()
+        nn.utils.clip_grad_value_(q.parameters(), SETTINGS.clip)
+        adam.step()
+        replay.prioritise(where, (value.detach() - wanted).numpy())
+
+    def step() -> None:
+        nonlocal obs, z, now, decisions, episodes
+        with torch.no_grad():
+            last = SETTINGS.epsilon_last
+            share = last + (1 - last) * np.exp(-decisions / SETTINGS.epsilon_decay)
+            action = int(rng.integers(actions)) if rng.random() < share else int(q(obs).argmax())
+            then, z, tau = imagined(obs, z, action)
+        virus, cells = 10 ** (float(then[v]) * v_std + v_mean), 10 ** (float(then[e]) * e_std + e_mean)
+        reward = SETTINGS.reward_scale * (1000 * cells - 0.1 * virus - medicine[action])
+        replay.add(obs.numpy(), action, reward, gamma**tau, then.numpy())
+        obs, now, decisions = then, now + tau, decisions + 1
+        if decisions >= SETTINGS.batch:
+            update()
+        if now >= horizon:
+            obs, z, now, episodes = start_obs, torch.randn(jump.out_features), 0.0, episodes + 1
+            if episodes % SETTINGS.target_every == 0:
+                target.load_state_dict(q.state_dict())
+
+    return step
+
+
+def peer() -> dict[str, float]:
+    """Milliseconds a decision, with one thread and with two."""
+    import torch
+
+    step = torch_agent(model_of(MODEL, 0))
+
+    def some(threads: int) -> None:
+        torch.set_num_threads(threads)
+        for _ in range(DECISIONS):
+            step()
+
+    found = best_seconds({"1": lambda: some(1), "2": lambda: some(2)})
+    return {threads: 1e3 * seconds / DECISIONS for threads, seconds in found.items()}
+
+
+def on_gpu() -> dict[str, dict[str, float]]:
+    """Milliseconds for a decision of all agents."""
+    cases = {
+        "1": lambda: [room_of(MODEL, 1)],
+        "35": lambda: [room_of(MODEL, SEEDS, SCHEDULES)],
+        "210": lambda: [room_of(model, SEEDS, SCHEDULES) for model in PAPER_MODELS],
+    }
+    milliseconds: dict[str, float] = {}
+    for agents, rooms in cases.items():
+        ours = Ours(*rooms())
+        milliseconds[agents] = 1e3 * best_seconds({agents: ours}, 3)[agents] / DECISIONS
+        ours.check()
+    return {"milliseconds": milliseconds, "decisions_a_second": {n: 1e3 * int(n) / x for n, x in milliseconds.items()}}
+
+
+def on_cpu() -> dict[str, dict[str, float]]:
+    """Milliseconds a decision of one and of five agents, ours and the peer's, and what they say."""
+    one, five = Ours(room_of(MODEL, 1)), Ours(room_of(MODEL, SEEDS))
+    seconds = best_seconds({"ours_1": one, "ours_5": five})
+    one.check()
+    five.check()
+    milliseconds = {name: 1e3 * value / DECISIONS for name, value in seconds.items()}
+    loops = best_seconds(replay_loops(count := 100), 10)
+    milliseconds |= {f"update_{name}": 1e3 * value / count for name, value in loops.items()}
+    rates = {"ours_1": 1e3 / milliseconds["ours_1"], "ours_5": 5e3 / milliseconds["ours_5"]}
+    ratios = {
+        "five_together": milliseconds["ours_5"] / (5 * milliseconds["ours_1"]),
+        "replay_adds_percent": 100 * (loops["with_replay"] / loops["bare"] - 1),
+    }
+    if importlib.util.find_spec("torch") is not None:  # last: its threads wait for work for a while, and disturb
+        by_threads = peer()
+        milliseconds |= {f"peer_{threads}_threads": value for threads, value in by_threads.items()}
+        rates["peer"] = 1e3 / min(by_threads.values())
+        ratios |= {f"{name}_by_peer": rates[name] / rates["peer"] for name in ("ours_1", "ours_5")}
+    return {"milliseconds": milliseconds, "decisions_a_second": rates, "ratios": ratios}
+
+
+def measure() -> dict[str, dict[str, float]]:
+    return on_gpu() if jax.default_backend() == "gpu" else on_cpu()
+
+
+NAMES = {
+    "ours_1": "one agent",
+    "ours_5": "five agents together",
+    "peer_1_threads": "PyTorch, one agent, 1 thread",
+    "peer_2_threads": "PyTorch, one agent, 2 threads",
+    "update_with_replay": "an update, with prioritised replay",
+    "update_bare": "an update, the network's alone",
+}
+
+
+def show(figures: dict[str, Any]) -> None:
+    table = Table(f"DQN in an imagined {ENV} world ({MODEL})", "ms", "decisions a second", box=SIMPLE_HEAD)
+    for name, value in figures["milliseconds"].items():
+        rate = "" if name.startswith("update") else figures["decisions_a_second"].get(name)
+        if rate is None:
+            rate = 1e3 / value
+        table.add_row(NAMES.get(name, f"{name} agents"), f"{value:.3g}", rate if rate == "" else f"{rate:,.0f}")
+    Console().print(table)
+    if "ratios" not in figures:
+        return
+    ratios = figures["ratios"]
+    print(
+        f"Five agents together take {ratios['five_together']:.2f} of the time of five alone; prioritised replay adds "
+        f"{ratios['replay_adds_percent']:.0f} % to the network's update."
+    )
+    if "ours_1_by_peer" in ratios:
+        print(
+            f"Ours makes {ratios['ours_1_by_peer']:.1f} times the decisions of PyTorch with one agent, "
+            f"{ratios['ours_5_by_peer']:.1f} times with five."
+        )
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    settings = {"env": ENV, "model": MODEL, "decisions": DECISIONS, "schedules": SCHEDULES, "seeds": SEEDS}
+    finish("policy", measure(), settings, started, show, __doc__)

@@ -1,0 +1,172 @@
+"""Targets, losses, priorities and updates against NumPy."""
+
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kairode.agents.dqn import (
+    DQNSettings,
+    Learner,
+    Transition,
+    epsilon,
+    huber,
+    improve,
+    new_learner,
+    remember,
+    renew_target,
+    soft_greedy,
+    td_errors,
+)
+from kairode.agents.network import QNetwork
+from kairode.data.replay import draw
+from kairode.errors import KairodeError
+
+KEY = jax.random.key(0)
+YES, NO = jnp.array(True), jnp.array(False)
+
+
+def transitions(count: int, seed: int = 0) -> Transition:
+    rng = np.random.default_rng(seed)
+    return Transition(
+        features=rng.normal(size=(count, 3)).astype(np.float32),
+        action=rng.integers(4, size=count).astype(np.int32),
+        reward=3 * rng.normal(size=count).astype(np.float32),
+        discount=(rng.random(count) * (rng.random(count) < 0.7)).astype(np.float32),
+        next_features=rng.normal(size=(count, 3)).astype(np.float32),
+    )
+
+
+def forward(q: QNetwork, x: np.ndarray) -> np.ndarray:
+    """The network in NumPy."""
+    for i, (weight, bias) in enumerate(zip(q.weights, q.biases, strict=True)):
+        x = x.astype(np.float64) @ np.asarray(weight, np.float64) + np.asarray(bias)
+        x = np.maximum(x, 0) if i < len(q.weights) - 1 else x
+    return x
+
+
+def errors_of(q: QNetwork, target: QNetwork, batch: Transition, double: bool) -> np.ndarray:
+    """Q(s, a) - (r + gamma^tau Q(s', a'))."""
+    found = []
+    for features, action, reward, discount, after in zip(*map(np.asarray, batch), strict=True):
+        choosing = q if double else target
+        best = np.argmax(forward(choosing, after))
+        found.append(forward(q, features)[action] - reward - discount * forward(target, after)[best])
+    return np.array(found)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_errors(double: bool) -> None:
+    q, target = (QNetwork.new(3, 8, 9, 4, key=jax.random.key(i)) for i in range(2))
+    batch = transitions(64)
+    found = td_errors(q, target, jax.tree.map(jnp.asarray, batch), double)
+    np.testing.assert_allclose(found, errors_of(q, target, batch, double), atol=1e-5)
+    # The two kinds differ somewhere, or the comparison says nothing.
+    assert np.abs(found - errors_of(q, target, batch, not double)).max() > 1e-2
+
+
+def test_the_network_takes_any_batch() -> None:
+    q = QNetwork.new(3, 8, 9, 4, key=KEY)
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    for shown in (x, x[0], x[0, 0]):
+        np.testing.assert_allclose(q(jnp.asarray(shown)), forward(q, shown), atol=1e-5)
+
+
+def test_huber() -> None:
+    np.testing.assert_allclose(huber(jnp.array([-3.0, -1.0, -0.5, 0.0, 0.2, 1.0, 7.0])), [2.5, 0.5, 0.125, 0, 0.02, 0.5, 6.5])
+
+
+def test_epsilon_falls_from_one() -> None:
+    settings = DQNSettings(epsilon_last=0.1, epsilon_decay=50)
+    for k in (0, 1, 50, 300, 10_000):
+        assert epsilon(settings, jnp.array(k)) == pytest.approx(0.1 + 0.9 * np.exp(-k / 50), rel=1e-5)
+
+
+def test_the_share_of_random_actions() -> None:
+    values, keys = jnp.array([0.0, 2.0, 1.0]), jax.random.split(KEY, 6000)
+    for share in (0.0, 0.3, 1.0):
+        counts = np.bincount(jax.vmap(lambda key, share=share: soft_greedy(values, share, key=key))(keys), minlength=3)
+        expected = 6000 * (share / 3 + (1 - share) * np.array([0, 1, 0]))
+        assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
+
+
+def learner_with(settings: DQNSettings, items: Transition) -> Learner:
+    """A learner that has seen these, with a target network of its own."""
+    learner = new_learner(3, 4, settings, key=KEY)
+    learner = eqx.tree_at(lambda a: a.target, learner, QNetwork.new(3, *settings.hidden, 4, key=jax.random.key(9)))
+    return jax.lax.scan(lambda a, item: (remember(a, item), None), learner, jax.tree.map(jnp.asarray, items))[0]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
+    """Of a linear network, whose gradient is written down at once; three updates, since Adam's first ignores sizes."""
+    settings = DQNSettings(hidden=(), batch=16, capacity=64, clip=0.05, learning_rate=0.01, alpha=0.7, double=double)
+    learner = learner_with(settings, transitions(40))
+    update = eqx.filter_jit(improve)
+    moments = [np.zeros((2, *x.shape)) for x in (learner.q.weights[0], learner.q.biases[0])]
+    clipped = []
+    for k, key in enumerate(jax.random.split(KEY, 3)):
+        drawn = draw(learner.replay, 16, key=key)
+        errors = errors_of(learner.q, learner.target, drawn.items, double)
+        slope = np.asarray(drawn.weights) * np.clip(errors, -1, 1) / 16
+        chosen = np.eye(4)[np.asarray(drawn.items.action)] * slope[:, None]
+        gradients = [np.asarray(drawn.items.features).T @ chosen, chosen.sum(0)]
+        wanted = []
+        for x, gradient, moment in zip((learner.q.weights[0], learner.q.biases[0]), gradients, moments, strict=True):
+            clipped.append(np.abs(gradient).ravel() > 0.05)
+            gradient = np.clip(gradient, -0.05, 0.05)
+            moment[0] = 0.9 * moment[0] + 0.1 * gradient
+            moment[1] = 0.999 * moment[1] + 0.001 * gradient**2
+            first, second = moment[0] / (1 - 0.9 ** (k + 1)), moment[1] / (1 - 0.999 ** (k + 1))
+            wanted.append(np.asarray(x) - 0.01 * first / (np.sqrt(second) + 1e-8))
+        learner, fine = update(learner, settings, YES, key=key)
+        assert fine
+        np.testing.assert_allclose(learner.q.weights[0], wanted[0], atol=2e-6)
+        np.testing.assert_allclose(learner.q.biases[0], wanted[1], atol=2e-6)
+        powers = np.asarray(learner.replay.powers).ravel()[np.asarray(drawn.where)]
+        np.testing.assert_allclose(powers, (np.abs(errors) + 1e-6) ** 0.7, rtol=1e-4)
+    share = np.concatenate(clipped).mean()
+    assert 0.1 < share < 0.9  # some elements are clipped, others are not
+
+
+def same(a: QNetwork, b: QNetwork) -> bool:
+    return all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_when_nothing_moves() -> None:
+    """Before there is a batch, when told not to, and when an error is no number."""
+    settings = DQNSettings(hidden=(), batch=16, capacity=64)
+    update = eqx.filter_jit(improve)
+    items = transitions(16)
+    enough, few = learner_with(settings, items), learner_with(settings, transitions(15))
+    broken = learner_with(settings, items._replace(reward=np.full(16, np.nan, np.float32)))
+    for learner, going, moves in ((enough, YES, True), (enough, NO, False), (few, YES, False), (broken, YES, False)):
+        after, fine = update(learner, settings, going, key=KEY)
+        assert same(after.q, learner.q) != moves
+        assert same(after.optimiser, learner.optimiser) != moves
+        assert same(after.target, learner.target)
+        assert bool(fine) == (learner is not broken)
+    assert same(renew_target(enough, YES).target, enough.q)
+    assert same(renew_target(enough, NO).target, enough.target)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch": 0},
+        {"target_every": 0},
+        {"learning_rate": 0.0},
+        {"clip": -1.0},
+        {"reward_scale": 0.0},
+        {"alpha": 1.5},
+        {"epsilon_last": -0.1},
+        {"penalty": -1.0},
+    ],
+)
+def test_settings_that_make_no_sense(wrong: dict) -> None:
+    with pytest.raises(KairodeError, match=next(iter(wrong))):
+        DQNSettings(**wrong)
+    with pytest.raises(KairodeError, match="does not hold a batch"):
+        DQNSettings(batch=9, capacity=8)

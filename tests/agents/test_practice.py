@@ -1,0 +1,102 @@
+"""One decision of practice, looked at closely: what is stored, when the target is renewed, what the latent policy sees."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import Cue, abreast, one_of, table
+
+import kairode
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Latent, Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.agents.practice import Room, advance, enter, move
+from kairode.envs.core import Environment
+from kairode.envs.schedule import Own
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.zoo import Sizes, build
+from kairode.planning.world import imagine
+
+KEY = jax.random.key(0)
+TINY = DQNSettings(hidden=(), batch=4, capacity=16, target_every=3)
+
+
+def small(name: str, env: Environment, seed: int) -> DynamicsModel:
+    return build(name, env.task.spec, Sizes(latent=4, encoder_hidden=3, timer="none"), key=jax.random.key(seed))
+
+
+def test_the_target_is_renewed_after_some_episodes() -> None:
+    """Episodes of one decision: the network moves at each from the fourth on, the target at every third."""
+    rooms = (Room(abreast(table({})), Own(), Plain(), 1),)
+    practice = jax.tree.map(jnp.copy, enter(rooms, TINY, 20, [0]))
+    networks, targets = [], []
+    for k in range(11):
+        networks.append(np.array(practice.learner.q.weights[0]))
+        targets.append(np.array(practice.learner.target.weights[0]))
+        np.testing.assert_array_equal(targets[k], networks[k - k % 3])
+        assert int(practice.decisions[0]) == int(practice.episodes[0]) == k
+        practice = advance((TINY, rooms, 1), practice)
+    moved = [bool((a != b).any()) for a, b in zip(networks, networks[1:], strict=False)]
+    assert moved == [False] * 3 + [True] * 7
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_is_stored_of_a_decision(members: int) -> None:
+    """Rewards scaled and less the doubt of an imagined world; the episode's returns as they are."""
+    env = kairode.make("gridworld")
+    world = imagine([small("rnn", env, seed) for seed in range(members)], env)
+    plain = dataclasses.replace(TINY, reward_scale=0.5)
+    room = Room(world, Own(), Plain(), 1)
+    lane = one_of(enter([Room(abreast(world), Own(), Plain(), 1)], plain, 1, [0]).lane, 0)
+    action = jnp.array(3)
+    step = eqx.filter_jit(move)
+    found = step(plain, room, lane, action, KEY)
+    doubted = step(dataclasses.replace(plain, penalty=3.0), room, lane, action, KEY)
+    tau, doubt = found.lane.moment.time, found.lane.moment.state.doubt
+    assert (float(doubt) > 1e-3) == (members > 1)
+    after = found.lane.moment.obs
+    assert found.returns[0] == pytest.approx(float(env.task.reward(lane.moment.obs, action, after, tau)))
+    assert found.transition.reward == pytest.approx(0.5 * float(found.returns[0]))
+    assert doubted.transition.reward == pytest.approx(0.5 * float(found.returns[0]) - 3.0 * float(doubt))
+    np.testing.assert_array_equal(doubted.returns, found.returns)
+    assert found.transition.discount == pytest.approx(0.99 ** float(tau))
+    np.testing.assert_array_equal(found.transition.features, lane.moment.obs)
+    np.testing.assert_array_equal(found.transition.next_features, after)
+
+
+def test_a_penalty_needs_an_imagined_world() -> None:
+    rooms = (Room(Cue(), Own(), Plain(), 1),)
+    settings = dataclasses.replace(TINY, penalty=1.0)
+    with pytest.raises(KairodeError, match="needs an imagined world"):
+        advance((settings, rooms, 1), enter(rooms, settings, 1, [0]))
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
+def test_a_seed_for_each_agent(seeds: list[int]) -> None:
+    with pytest.raises(KairodeError, match="2 agents need as many seeds"):
+        enter([Room(Cue(), Own(), Plain(), 2)], TINY, 1, seeds)
+
+
+@pytest.mark.parametrize("name", ["rnn", "latent-ode"])
+def test_the_latent_state_is_carried_along_the_episode(name: str) -> None:
+    """Steps of the model by hand, along an episode that the policy itself made on the real system."""
+    env = kairode.make("gridworld", max_decisions=6)
+    model = small(name, env, 0)
+    weights = jax.random.normal(KEY, (2 + 4, 8)).at[:2].set(0.0)  # what is observed says nothing: z alone decides
+    policy = SoftGreedy(QNetwork((weights,), (jnp.zeros(8),)), Latent(model), env.task.spec, epsilon=0.0)
+    assert policy.perception.size(env.task.spec) == 6
+    seen = kairode.collect(env, policy, episodes=3, seed=1)
+    # The key of the memory, as the rollout makes it.
+    keys = [jax.random.split(jax.random.fold_in(jax.random.fold_in(jax.random.key(1), n), 0))[0] for n in range(3)]
+    for n in range(3):
+        z = model.start(key=keys[n])
+        for k in range(int(seen.length[n])):
+            obs, action = jnp.asarray(seen.observation[n, k]), jnp.asarray(seen.action[n, k])
+            assert int(policy.q(jnp.concatenate([obs, z])).argmax()) == int(action), (n, k)
+            z, _ = model.step(z, obs, action, jnp.asarray(seen.interval[n, k]))
+    assert len(np.unique(seen.action)) > 1

@@ -1,0 +1,76 @@
+"""Agents learn the values and the policies of processes whose optimum is known by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import END, Cue, abreast, one_of, table
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import evaluate
+from kairode.agents.learn import Practised, practise
+from kairode.agents.perception import Latent, Plain
+from kairode.agents.practice import Room
+from kairode.envs.schedule import Own, Timed
+from kairode.models.zoo import Sizes, build
+
+SETTINGS = DQNSettings(
+    hidden=(64,), batch=32, capacity=512, target_every=2, learning_rate=3e-3, epsilon_last=0.5, epsilon_decay=50
+)
+# Two ways of unlike length; the longer leads to more. gamma = 0.9.
+WAYS = {0: [(1, 0.0, 1.0), (2, 0.0, 10.0)], 1: [(END, 1.0, 1.0)] * 2, 2: [(END, 1.2, 1.0)] * 2}
+PROBES = {
+    "constant": {0: [(END, 1.0, 1.0)] * 2},
+    "choice": {0: [(END, 0.2, 1.0), (END, 0.8, 1.0)]},
+    "delay": {0: [(1, 0.0, 1.0)] * 2, 1: [(END, 1.0, 1.0), (END, 0.5, 1.0)]},
+    "interval": WAYS,
+    "interval, timed": WAYS,
+    # The first action ends the process; the second lasts, until the cap on decisions (which says nothing of values).
+    "ending": {0: [(END, 1.0, 1.0), (0, 0.5, 5.0)]},
+    "interval, in ticks": WAYS,
+}
+VALUES = {
+    "constant": {0: (1.0, 1.0)},
+    "choice": {0: (0.2, 0.8)},
+    "delay": {0: (0.9, 0.9), 1: (1.0, 0.5)},
+    "interval": {0: (0.9 * 1.0, 0.9**10 * 1.2), 1: (1.0, 1.0), 2: (1.2, 1.2)},
+    "interval, timed": {0: (0.9 * 1.0, 0.9 * 1.2)},  # both ways last as long: now the other one is the better
+    "ending": {0: (1.0, 0.5 / (1 - 0.9**5))},
+    "interval, in ticks": {0: (0.9 * 1.0, 0.9**10 * 1.2)},
+}
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[list[Room], Practised]:
+    """All probes at once, an agent each; in rooms of their own the one with another tick and the one with a cue."""
+    envs = [table(ways) for ways in PROBES.values()]
+    timed = Timed(jnp.array([float(name == "interval, timed") for name in PROBES])[:-1], least=1.0)
+    rooms = [
+        Room(abreast(*envs[:-1]), timed, Plain(), len(envs) - 1),
+        Room(abreast(table(WAYS, tick=0.2)), Own(), Plain(), 1),
+        Room(Cue(), Own(), Plain(), 1),
+    ]
+    return rooms, practise(rooms, SETTINGS, 1000, range(len(PROBES) + 1))
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_values_and_policy(name: str, learned: tuple[list[Room], Practised]) -> None:
+    q = one_of(learned[1].q, list(PROBES).index(name))
+    for state, values in VALUES[name].items():
+        found = q(jax.nn.one_hot(state, 4))
+        np.testing.assert_allclose(found, values, atol=0.05, err_msg=f"state {state}")
+        if values[0] != values[1]:
+            assert found.argmax() == np.argmax(values)
+
+
+def test_without_memory_it_is_chance(learned: tuple[list[Room], Practised]) -> None:
+    rooms, done = learned
+    assert abs(evaluate(Cue(), done.policies(rooms, epsilon=0.0)[-1], episodes=400).mean) < 0.2
+
+
+def test_memory_solves_what_needs_memory() -> None:
+    """A latent state of a model that never learned anything still depends on what was seen: enough to remember by."""
+    model = build("rnn", Cue().task.spec, Sizes(latent=8, timer="none"), key=jax.random.key(0))
+    rooms = [Room(Cue(), Own(), Latent(abreast(model)), 1)]
+    [policy] = practise(rooms, SETTINGS, 1000, [0]).policies(rooms, epsilon=0.0)
+    assert evaluate(Cue(), policy, episodes=400).mean == 1.0
