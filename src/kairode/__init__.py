@@ -14,10 +14,14 @@ from kairode._xla import avoid_wrong_sums as _avoid_wrong_sums
 from kairode.errors import KairodeError
 
 if TYPE_CHECKING:
+    from kairode.agents.evaluate import evaluate
+    from kairode.agents.store import load_policy, save_policy
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.experiments.fitting import fit
+    from kairode.experiments.learning import learn
     from kairode.models import DynamicsModel, predict
+    from kairode.planning.world import imagine
     from kairode.training.judge import judge
     from kairode.training.store import load_models
 
@@ -27,7 +31,11 @@ _HOMES = {
     "kairode.models": ("DynamicsModel", "predict"),
     "kairode.training.judge": ("judge",),
     "kairode.training.store": ("load_models",),
+    "kairode.agents.evaluate": ("evaluate",),
+    "kairode.agents.store": ("load_policy", "save_policy"),
+    "kairode.planning.world": ("imagine",),
     "kairode.experiments.fitting": ("fit",),
+    "kairode.experiments.learning": ("learn",),
 }
 
 __all__ = [
@@ -44,12 +52,17 @@ __all__ = [
     "Trajectory",
     "__version__",
     "collect",
+    "evaluate",
     "fit",
+    "imagine",
     "judge",
+    "learn",
     "load_models",
+    "load_policy",
     "make",
     "predict",
     "read",
+    "save_policy",
     "write",
 ]
 

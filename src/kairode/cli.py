@@ -81,51 +81,141 @@ def collect(
 
 def run(
     env: Environment = "hiv",
+    model: str = "latent-ode",
     episodes: int = 1000,
+    iterations: int = 12_000,
+    fits: int = 3,
+    imagined: int | None = None,
+    model_free: int | None = None,
+    latent: bool = False,
+    schedule: float | None = None,
     seed: int = 0,
     out: Path | None = None,
+    setting: str = "ours",
     set: tuple[str, ...] = (),
     quiet: Quiet = False,
 ) -> None:
-    """Do the main job, as far as it goes today: collect experience under a random policy and draw one course.
+    """Do the main job: collect, fit models, learn a policy in imagination, test it on the real system.
+
+    The test stands beside random actions and a model-free policy. Stopped at any moment, the same command goes on from
+    the last checkpoint. For a system with controls in place of named actions, experience is collected, no more.
 
     Example: kairode run hiv
 
+    Example: kairode run hiv-partial --latent
+
     Args:
         env: name of the environment (see `kairode envs`).
-        episodes: how many episodes to collect.
+        model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
+        episodes: real episodes under random actions, which the models are fitted to.
+        iterations: of fitting.
+        fits: how many models; from three on, the last judges what the policy learns in the others.
+        imagined: episodes of practice in imagination; by default what belongs to the environment.
+        model_free: episodes of practice of the model-free policy on the real system; 0 for none.
+        latent: let the policy see the latent state of the first model too.
+        schedule: learn and test on this fixed interval rather than the environment's own schedule.
         seed: fixes everything random.
-        out: folder of the run; runs/ENV-seedS by default.
+        out: folder of the run; runs/ENV-MODEL-seedS by default.
+        setting: of the environment: ours, or paper for the fields of the runs behind the paper's numbers.
         set: fields of the environment, such as horizon=500.
         quiet: no progress bar, no closing sentences.
     """
     import kairode
+    from kairode.envs.core import Discrete
+    from kairode.models.zoo import check_model
+
+    fields = _fields(set)
+    environment = kairode.make(env, setting=setting, **fields)
+    check_model(model)
+    if not isinstance(environment.task.spec.actions, Discrete):
+        _only_collect(env, environment, episodes, seed, out, fields, quiet)
+        return
+    from kairode.experiments.pipeline import Run, Watch, defaults
+    from kairode.experiments.pipeline import run as run_pipeline
+    from kairode.report.course import draw_course
+    from kairode.report.policies import draw_run, print_run, watching_practice
+    from kairode.report.watch import watching
+
+    usual = defaults(env)
+    config = Run(
+        env=env,
+        model=model,
+        episodes=episodes,
+        iterations=iterations,
+        fits=fits,
+        imagined=usual["imagined"] if imagined is None else imagined,
+        model_free=usual["model_free"] if model_free is None else model_free,
+        latent=latent,
+        schedule=schedule,
+        seed=seed,
+        setting=setting,
+        fields=fields,
+    )
+    folder = out or Path("runs") / f"{env}-{model}-seed{seed}"
+    with (
+        watching_practice(quiet) as practice,
+        watching(f"fitting {fits} {model}", None, quiet) as (fitting, collecting),
+    ):
+        data, made = run_pipeline(config, folder, Watch(fitting, collecting, practice))
+    draw_course(environment, data[0], folder / "course.svg", f"{env}: one episode under random actions")
+    draw_run(made, data.spec, folder / "learning.svg")
+    if not quiet:
+        print_run(made, environment.task.spec)
+        print(f"Policy, models, experience and record: {folder}. Learning curves: {folder / 'learning.svg'}.")
+        print(f"On another schedule: kairode evaluate {folder} --schedule 5")
+
+
+def _only_collect(
+    env: str, environment: Any, episodes: int, seed: int, out: Path | None, fields: dict[str, Any], quiet: bool
+) -> None:
+    """What there is for systems with controls: experience and a picture of it."""
     from kairode.experiments.gather import Gather, gather
     from kairode.report.course import draw_course
 
-    fields = _fields(set)
-    environment = kairode.make(env, **fields)
     folder = out or Path("runs") / f"{env}-seed{seed}"
     with _progress(f"collecting {env}", episodes, quiet) as advance:
         trajectory, made = gather(Gather(env, episodes, seed, fields), folder, advance)
-    spec, figures = trajectory.spec, made["figures"]
-    picture = folder / "course.svg"
+    picture, figures = folder / "course.svg", made["figures"]
     title = f"{env}: one episode under random actions, {int(trajectory.length[0])} decisions"
     draw_course(environment, trajectory[0], picture, title)
-    if quiet:
+    if not quiet:
+        print(
+            f"Collected {figures['episodes']:,} episode{'s' * (episodes > 1)} of '{env}' with "
+            f"{figures['decisions']:,} decisions in {made['seconds']:.1f} s; random actions return "
+            f"{figures['return_mean']:.4g} an episode. Policies for controls are not there yet."
+        )
+        print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
+
+
+def evaluate(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    schedule: tuple[float, ...] = (),
+    episodes: int = 100,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Test the policy of a run on the real system, on any schedule.
+
+    Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
+
+    Args:
+        run: folder that `kairode run` wrote.
+        schedule: a fixed interval in place of the environment's own schedule; several are taken in order.
+        episodes: how many.
+        seed: fixes everything random.
+        json: print figures as JSON, nothing else.
+    """
+    from kairode.experiments.pipeline import evaluate_run
+
+    timing = schedule[0] if len(schedule) == 1 else (schedule or None)
+    config, found = evaluate_run(run, schedule=timing, episodes=episodes, seed=seed)
+    if json:
+        import json as text
+
+        print(text.dumps(found.figures(), indent=1))
         return
-    print(
-        f"Collected {figures['episodes']:,} episode{'s' * (episodes > 1)} of '{env}' "
-        f"with {figures['decisions']:,} decisions in "
-        f"{made['seconds']:.1f} s, {figures['interval_min']:g} to {figures['interval_max']:g} {spec.time_unit}s apart "
-        f"({figures['interval_mean']:.2g} on average)."
-    )
-    print(
-        f"Random actions return {figures['return_mean']:.4g} an episode "
-        f"(std {figures['return_std']:.2g}; discounted {figures['discounted_return_mean']:.4g}): "
-        "what a learned policy will have to beat."
-    )
-    print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
+    when = "its own schedule" if timing is None else f"the schedule {', '.join(f'{tau:g}' for tau in schedule)}"
+    print(f"'{config.env}' on {when}: {found}.")
 
 
 def fit(
@@ -196,38 +286,76 @@ def reproduce(
     what: Positional[str] = "table1",
     rows: tuple[str, ...] = (),
     models: tuple[str, ...] = (),
+    studies: tuple[str, ...] = (),
     seeds: int = 5,
     results: Path = Path("results"),
     runs: Path = Path("runs"),
+    out: Path | None = None,
     workers: int | None = None,
+    run: bool = False,
     again: bool = False,
     json: bool = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print a table of the paper, ours beside the published numbers; what has no record yet is run first.
+    """Print a table of the paper, ours beside the published numbers, or draw a figure.
 
-    Example: kairode reproduce table1
+    What table1 has no record of is run first. The tables of returns say what they have no record of; `--run` runs it,
+    which takes hours on a CPU.
+
+    Example: kairode reproduce table2a
+
+    Example: kairode reproduce figure-values --out values.svg
 
     Args:
-        what: table1 (state prediction errors).
-        rows: rows of the table: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
-            acrobot-fine (integrated finely), and gridworld-cooled, acrobot-cooled, hiv-cooled (fitted with a cooldown).
-        models: only these models; the paper's six by default.
-        seeds: how many of each.
+        what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
+            figure-curves or figure-pomdp.
+        rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
+            acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
+            hiv-whole-cooled (fitted with a cooldown).
+        models: of table1, only these; the paper's six by default.
+        studies: of the tables of returns, only run these (named as their records).
+        seeds: of table1, how many of each.
         results: folder of the records.
         runs: folder of the runs that make missing ones.
+        out: file of a figure.
         workers: how many fits side by side; one for each core by default.
+        run: run what a table of returns has no record of.
         again: run everything anew, whatever records there are.
         json: print figures as JSON, nothing else.
         quiet: no progress bar.
     """
     from kairode.errors import unknown
+    from kairode.experiments import returns
+    from kairode.report.policies import FIGURES
+
+    if what in FIGURES:
+        path = out or Path(f"{what}.svg")
+        FIGURES[what](results / "policies", path)
+        print(f"Drawn from the records in {results / 'policies'}: {path}.")
+    elif what in returns.TABLES:
+        _returns(what, studies, results / "policies", runs, workers, run, again, json, quiet)
+    elif what == "table1":
+        _table1(rows, models, seeds, results / "table1", runs / "table1", workers, again, json, quiet)
+    else:
+        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES))
+
+
+def _table1(
+    rows: tuple[str, ...],
+    models: tuple[str, ...],
+    seeds: int,
+    results: Path,
+    runs: Path,
+    workers: int | None,
+    again: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
+    from kairode.errors import unknown
     from kairode.experiments import table1
     from kairode.models.zoo import PAPER_MODELS, check_model
     from kairode.report.tables import print_table1
 
-    if what != "table1":
-        raise unknown("table", what, ("table1",))
     for row in rows:
         if row not in table1.ROWS:
             raise unknown("row", row, table1.ROWS, where="of table1")
@@ -236,18 +364,46 @@ def reproduce(
             rows or table1.USUAL,
             tuple(map(check_model, models)) or PAPER_MODELS,
             seeds,
-            runs=runs / "table1",
-            results=results / "table1",
+            runs=runs,
+            results=results,
             workers=workers,
             again=again,
             tell=tell,
         )
     if json:
-        import json as text
-
-        print(text.dumps(found, indent=1))
+        _print_json(found)
     else:
-        print_table1(found, results / "table1")
+        print_table1(found, results)
+
+
+def _returns(
+    what: str,
+    studies: tuple[str, ...],
+    results: Path,
+    runs: Path,
+    workers: int | None,
+    run: bool,
+    again: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
+    from kairode.experiments import returns
+    from kairode.report.policies import print_returns, watching_practice
+
+    with watching_practice(quiet) as tell:
+        found, missing = returns.reproduce(
+            what, results=results, runs=runs, run=run, again=again, only=studies, workers=workers, tell=tell
+        )
+    if json:
+        _print_json(found)
+    else:
+        print_returns(what, found, missing, results)
+
+
+def _print_json(found: Any) -> None:
+    import json
+
+    print(json.dumps(found, indent=1))
 
 
 def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
@@ -255,8 +411,7 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
 
     Args:
         name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
-            those go) or simulators
-            (error and time by step size).
+            those go), policy (decisions a second of learning) or simulators (error and time by step size).
         json: print figures as JSON, nothing else.
         save: write the record to this file.
     """
@@ -279,6 +434,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "envs": envs,
     "collect": collect,
     "fit": fit,
+    "evaluate": evaluate,
     "reproduce": reproduce,
     "bench": bench,
 }

@@ -1,6 +1,5 @@
 """Targets, losses, priorities and updates against NumPy."""
 
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -75,7 +74,9 @@ def test_the_network_takes_any_batch() -> None:
 
 
 def test_huber() -> None:
-    np.testing.assert_allclose(huber(jnp.array([-3.0, -1.0, -0.5, 0.0, 0.2, 1.0, 7.0])), [2.5, 0.5, 0.125, 0, 0.02, 0.5, 6.5])
+    np.testing.assert_allclose(
+        huber(jnp.array([-3.0, -1.0, -0.5, 0.0, 0.2, 1.0, 7.0])), [2.5, 0.5, 0.125, 0, 0.02, 0.5, 6.5]
+    )
 
 
 def test_epsilon_falls_from_one() -> None:

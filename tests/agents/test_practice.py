@@ -1,6 +1,7 @@
-"""One decision of practice, looked at closely: what is stored, when the target is renewed, what the latent policy sees."""
+"""One decision of practice, closely: what is stored, when the target is renewed, what the latent policy sees."""
 
 import dataclasses
+import itertools
 
 import equinox as eqx
 import jax
@@ -41,7 +42,7 @@ def test_the_target_is_renewed_after_some_episodes() -> None:
         np.testing.assert_array_equal(targets[k], networks[k - k % 3])
         assert int(practice.decisions[0]) == int(practice.episodes[0]) == k
         practice = advance((TINY, rooms, 1), practice)
-    moved = [bool((a != b).any()) for a, b in zip(networks, networks[1:], strict=False)]
+    moved = [bool((a != b).any()) for a, b in itertools.pairwise(networks)]
     assert moved == [False] * 3 + [True] * 7
 
 

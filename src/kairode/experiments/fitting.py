@@ -152,7 +152,7 @@ def run_fit(
 ) -> tuple[Fitted, Experience, dict[str, Any]]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     check_target(folder / "config.json")
-    _same_config(config, folder)
+    same_config(config, folder)
     started = time.perf_counter()
     data = experience(config, collected)
     save(folder / "config.json", dataclasses.asdict(config))
@@ -181,7 +181,7 @@ def run_fit(
     return fitted, data, made
 
 
-def _same_config(config: Fit, folder: Path) -> None:
+def same_config(config: Any, folder: Path) -> None:
     """Refuse a folder that holds another run."""
     path = folder / "config.json"
     if not path.exists():
@@ -315,7 +315,7 @@ def fit(
     config = Fit(data.spec.name, check_model(model), chosen, seed=seed, digest=_digest(data, valid))
     place = None if folder is None else Path(folder)
     if place is not None:
-        _same_config(config, place)
+        same_config(config, place)
         save(place / "config.json", dataclasses.asdict(config))
     fitted = train(new_models(config, data), chosen.settings, data, valid, seeds=[seed], folder=place, tell=tell)
     return fitted.models[0]

@@ -1,11 +1,27 @@
-"""The studies behind the paper's tables of returns, in two settings: the paper's, and ours."""
+"""The studies behind the paper's tables of returns, in two settings (the paper's, and ours), and the tables.
+
+A table is read from the records of the studies. What has no record is named; it is run where that is asked for, which
+takes hours on two cores and minutes on a large GPU.
+"""
 
 import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from kairode.agents.dqn import DQNSettings
-from kairode.experiments.studies import ORACLE, Study
+from kairode.agents.learn import PracticeReport
+from kairode.errors import KairodeError
+from kairode.experiments import table1
+from kairode.experiments.jobs import run_jobs
+from kairode.experiments.studies import ORACLE, Study, key, run_study, save_study
 from kairode.models.zoo import PAPER_MODELS
 
+ENVS = ("gridworld", "acrobot", "hiv")
 REGULAR: dict[str, tuple[float, ...]] = {
     "gridworld": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0),
     "acrobot": (0.2, 0.4, 0.6, 0.8, 1.0),
@@ -17,32 +33,171 @@ TRANSFER = {"gridworld": 7.0, "acrobot": 0.2, "hiv": 5.0}
 IMAGINED = {"gridworld": 1000, "acrobot": 200, "hiv": 1500}
 REAL = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
 """Episodes of practice, in imagination and on the real system."""
-SCALES = {"gridworld": 0.1, "acrobot": 0.1, "hiv": 1e-6}
-"""Our scale of rewards: values of about one to a hundred."""
-OURS = {env: DQNSettings(reward_scale=scale, double=True) for env, scale in SCALES.items()}
+SETTINGS = {"gridworld": "paper", "acrobot": "paper", "hiv": "ours"}
+"""The environment's fields in the published runs; HIV has one setting only."""
+OURS = {
+    "gridworld": DQNSettings(reward_scale=0.1, double=True),
+    "acrobot": DQNSettings(reward_scale=0.1, double=True),
+    "hiv": DQNSettings(reward_scale=1e-6, double=True),
+}
+"""Rewards scaled so that values are about one to a hundred."""
 
-_published = {"gridworld": "paper", "acrobot": "paper", "hiv": "ours"}
-"""The setting of the environment in the published runs; HIV has one only."""
 
-STUDIES: dict[str, Study] = {}
-for _env, _taus in REGULAR.items():
-    _setting = _published[_env]
-    # On HIV short intervals make episodes many times as long: they go into studies of their own.
-    _parts = {"": (0.0, *_taus)} if _env != "hiv" else {"": (0.0, *_taus[2:]), "-2": _taus[1:2], "-1": _taus[:1]}
-    for _part, _schedules in _parts.items():
-        STUDIES[f"paper-{_env}{_part}"] = Study(_env, _setting, _env, PAPER_MODELS, _schedules, IMAGINED[_env])
-        STUDIES[f"paper-{_env}-oracle{_part}"] = Study(_env, _setting, _env, (ORACLE,), _schedules, REAL[_env])
-    STUDIES[f"ours-{_env}-oracle"] = Study(
-        _env, _setting, _env, (ORACLE,), (0.0, TRANSFER[_env]), REAL[_env], OURS[_env]
-    )
-    STUDIES[f"ours-{_env}"] = Study(
-        _env, _setting, _env, ("latent-ode",), (0.0, TRANSFER[_env]), IMAGINED[_env], OURS[_env], ensemble=True
-    )
-STUDIES["ours-hiv"] = dataclasses.replace(STUDIES["ours-hiv"], fits="hiv-whole-cooled")
-_partial = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"])
-STUDIES["paper-hiv-partial"] = _partial
-STUDIES["paper-hiv-partial-latent"] = dataclasses.replace(_partial, latent=True)
-STUDIES["paper-hiv-partial-oracle"] = dataclasses.replace(_partial, models=(ORACLE,), episodes=REAL["hiv"])
-for _name in ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle"):
-    _was = STUDIES[f"paper-{_name}"]
-    STUDIES[f"ours-{_name}"] = dataclasses.replace(_was, dqn=OURS["hiv"], ensemble=_was.models != (ORACLE,))
+def _studies() -> dict[str, Study]:
+    found: dict[str, Study] = {}
+    for env in ENVS:
+        setting, taus, there = SETTINGS[env], REGULAR[env], TRANSFER[env]
+        # On HIV short intervals make episodes many times as long, so they are studied apart.
+        parts = (
+            {"": (0.0, *taus)} if env != "hiv" else {"": (0.0, there), "-3467": (3.0, 4.0, 6.0, 7.0), "-12": (1.0, 2.0)}
+        )
+        looks = 10_000 if env == "hiv" else 5_000
+        for part, schedules in parts.items():
+            found[f"paper-{env}{part}"] = Study(env, setting, env, PAPER_MODELS, schedules, IMAGINED[env])
+            oracle = Study(env, setting, env, (ORACLE,), schedules, REAL[env], every=looks)
+            found[f"paper-{env}-oracle{part}"] = oracle
+        ours = dataclasses.replace(oracle, schedules=(0.0, there), dqn=OURS[env])
+        found[f"ours-{env}-oracle"] = ours
+        found[f"ours-{env}"] = dataclasses.replace(
+            ours, models=("latent-ode",), episodes=IMAGINED[env], ensemble=True, every=5_000, margin=0.5
+        )
+    found["ours-hiv"] = dataclasses.replace(found["ours-hiv"], fits="hiv-whole-cooled")
+    plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], every=10_000)
+    partial = {
+        "hiv-partial": plain,
+        "hiv-partial-latent": dataclasses.replace(plain, latent=True),
+        "hiv-partial-oracle": dataclasses.replace(plain, models=(ORACLE,), episodes=REAL["hiv"]),
+    }
+    for name, study in partial.items():
+        found[f"paper-{name}"] = study
+        real = study.models == (ORACLE,)
+        found[f"ours-{name}"] = dataclasses.replace(
+            study, dqn=OURS["hiv"], ensemble=not real, margin=None if real else 0.5
+        )
+    return found
+
+
+STUDIES = _studies()
+
+Cell = dict[str, Any]
+Table = dict[str, Any]
+"""Nested dicts of cells; a cell is mean, std, n, values, low, high, or None where there is no record."""
+
+
+def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
+    """A cell from the record of the study that holds it, if there is one."""
+    for name, study in STUDIES.items():
+        if not name.startswith(f"{setting}-") or (study.env, study.latent) != (env, latent):
+            continue
+        if model in study.models and (path := results / f"{name}.json").exists():
+            found = json.loads(path.read_text())["figures"]["cells"].get(model, {}).get(key(tau))
+            if found is not None:
+                values = found["values"]
+                mean, std = float(np.mean(values)), float(np.std(values))
+                return {"mean": mean, "std": std, "n": len(values), **found, "record": path.name}
+    return None
+
+
+def table2a(results: Path, setting: str) -> Table:
+    """Returns on the environment's own schedule."""
+    models = (*PAPER_MODELS, ORACLE)
+    return {env: {model: cell(results, setting, env, model, 0.0) for model in models} for env in ENVS}
+
+
+def table2b(results: Path, setting: str) -> Table:
+    """Returns on one regular schedule, with models of the irregular one."""
+    models = (*PAPER_MODELS, ORACLE)
+    return {env: {model: cell(results, setting, env, model, TRANSFER[env]) for model in models} for env in ENVS}
+
+
+def table4(results: Path, setting: str) -> Table:
+    """Returns on all regular schedules."""
+    models = (*PAPER_MODELS, ORACLE)
+    return {
+        env: {key(tau): {model: cell(results, setting, env, model, tau) for model in models} for tau in REGULAR[env]}
+        for env in ENVS
+    }
+
+
+PARTIAL = {
+    "model-based, s only": ("hiv-partial", "latent-ode", False),
+    "model-based, s and z": ("hiv-partial", "latent-ode", True),
+    "model-free, s only": ("hiv-partial", ORACLE, False),
+    "model-based, full s": ("hiv", "latent-ode", False),
+}
+"""The rows of table 3: environment, model, whether the policy sees z."""
+
+
+def table3(results: Path, setting: str) -> Table:
+    """Returns on HIV without the counts of infected cells."""
+    rows = {
+        row: cell(results, setting, env, model, 0.0, latent=latent) for row, (env, model, latent) in PARTIAL.items()
+    }
+    return {"hiv-partial": rows}
+
+
+TABLES: dict[str, Callable[[Path, str], Table]] = {
+    "table2a": table2a,
+    "table2b": table2b,
+    "table3": table3,
+    "table4": table4,
+}
+NEEDS: dict[str, Callable[[str, Study], bool]] = {
+    "table2a": lambda name, study: 0.0 in study.schedules and study.env in ENVS,
+    "table2b": lambda name, study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
+    "table3": lambda name, study: study.env == "hiv-partial" or (study.env == "hiv" and "latent-ode" in study.models),
+    "table4": lambda name, study: study.env in ENVS,
+}
+"""Which studies a table is made of."""
+
+
+def needed(what: str, names: Iterable[str] = ()) -> list[str]:
+    """The studies behind a table, or those named."""
+    return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]
+
+
+def reproduce(
+    what: str,
+    *,
+    results: Path,
+    runs: Path,
+    run: bool,
+    again: bool,
+    only: Sequence[str] = (),
+    workers: int | None = None,
+    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
+) -> tuple[dict[str, Table], list[str]]:
+    """The table in both settings, and the studies that have no record; with `run` those are run first."""
+    for name in only:
+        if name not in STUDIES:
+            raise KairodeError(f"there is no study '{name}': {', '.join(STUDIES)}.")
+    missing = [name for name in needed(what, only) if again or not (results / f"{name}.json").exists()]
+    if run or again:
+        for name in missing:
+            run_named(name, results=results, runs=runs, workers=workers, tell=tell)
+        missing = []
+    return {setting: TABLES[what](results, setting) for setting in ("paper", "ours")}, missing
+
+
+def run_named(
+    name: str,
+    *,
+    results: Path,
+    runs: Path,
+    workers: int | None = None,
+    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
+) -> None:
+    """Fit the models that a study needs, where they are not there yet; then run it, and write its record."""
+    study, fits = STUDIES[name], runs / "table1"
+    started = time.perf_counter()
+    jobs = [
+        table1.job(study.fits, model, seed, fits)
+        for model in study.models
+        if model != ORACLE
+        for seed in range(study.seeds)
+    ]
+    jobs = [job for job in jobs if not (job.folder / "models.json").exists()]
+    if failed := run_jobs(jobs, workers, lambda job: None):
+        raise KairodeError(f"{len(failed)} fits failed; the first one's words are in {failed[0].folder / 'log.txt'}.")
+    figures = run_study(study, fits, folder=runs / "studies" / name, tell=lambda report: tell(name, report))
+    save_study(name, study, figures, results, time.perf_counter() - started)

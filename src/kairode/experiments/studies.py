@@ -259,7 +259,7 @@ def short(value: Any, digits: int = 5) -> Any:
 
 def save_study(name: str, study: Study, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
     """Write the record of a study."""
-    command = f"kairode reproduce studies --rows {name} --again"
+    command = f"kairode reproduce table2a --studies {name} --again"
     made = record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)
     save(results / f"{name}.json", made)
     return made

@@ -1,0 +1,50 @@
+"""A learned policy in a folder: JSON that says what it is, safetensors for the weights."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Latent, Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.data.describe import spec_from_dict, spec_to_dict
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.training import checkpoint
+
+NAME = "policy"
+
+
+def save_policy(folder: str | Path, policy: SoftGreedy, **about: Any) -> None:
+    """Write a policy; the model of a latent one is kept by whoever fitted it (`member` says which it is)."""
+    sizes = [policy.q.weights[0].shape[0], *(weight.shape[1] for weight in policy.q.weights)]
+    checkpoint.save(
+        folder,
+        eqx.filter(policy.q, eqx.is_array),
+        NAME,
+        sizes=sizes,
+        sees="z" if isinstance(policy.perception, Latent) else "s",
+        epsilon=policy.epsilon,
+        spec=spec_to_dict(policy.spec),
+        **about,
+    )
+
+
+def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftGreedy:
+    """The policy of a folder; one that sees z needs the model it was learned with."""
+    if not checkpoint.exists(folder, NAME):
+        raise KairodeError(f"there is no policy in {folder}: give the folder of a run that `kairode run` finished.")
+    about = checkpoint.describe(folder, NAME)
+    try:
+        sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
+        epsilon = float(about["epsilon"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
+    q = checkpoint.load(folder, QNetwork.new(*sizes, key=jax.random.key(0)), NAME)
+    if sees == "s":
+        return SoftGreedy(q, Plain(), spec, epsilon)
+    if model is None:
+        raise KairodeError(f"the policy in {folder} sees the latent state of a model: give the model too.")
+    return SoftGreedy(q, Latent(model), spec, epsilon)

@@ -1,0 +1,204 @@
+"""`kairode.learn`: a policy, in the imagination of fitted models or on the real system."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.learn import Look, PracticeReport, Practised, practise
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Latent, Perception, Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.agents.practice import Room
+from kairode.data import Trajectory
+from kairode.envs.core import Discrete, Environment, Task
+from kairode.envs.schedule import Schedule, as_schedule
+from kairode.errors import KairodeError, unknown
+from kairode.experiments.studies import LOOK_SEED
+from kairode.models.dynamics import DynamicsModel
+from kairode.planning.world import World, imagine, seen_range
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyPreset:
+    """How policies of one environment are learned."""
+
+    dqn: DQNSettings
+    imagined: int
+    """Episodes in imagination."""
+    real: int
+    """Episodes on the real system, where there is no model."""
+    margin: float | None = 0.5
+    """Imagined observations stay within the range of the experience, widened by so many times itself."""
+    every: int = 4000
+    """Decisions between two looks."""
+
+
+POLICIES: dict[str, PolicyPreset] = {
+    "gridworld": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=400, real=400, every=2000),
+    "acrobot": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=200, real=300),
+    "hiv": PolicyPreset(DQNSettings(reward_scale=1e-6, double=True), imagined=300, real=300),
+}
+POLICIES["hiv-partial"] = POLICIES["hiv"]
+OTHER = PolicyPreset(DQNSettings(double=True), imagined=300, real=300)
+"""For anything else: rewards should be of the size of one."""
+
+
+def policy_preset(env: str) -> PolicyPreset:
+    """That of an environment, or the one for anything else."""
+    return POLICIES.get(env, OTHER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A policy, and how it was come by."""
+
+    policy: SoftGreedy
+    practised: Practised
+
+
+def learn(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    env: Environment | Task,
+    *,
+    data: Trajectory | None = None,
+    schedule: Schedule | float | Sequence[Any] | str | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    latent: bool = False,
+    folder: str | Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    **options: Any,
+) -> SoftGreedy:
+    """Learn a policy in the imagination of fitted models: `kairode.learn(model, env)`.
+
+    Several models make one world: each imagined episode happens in one of them. From three models on, the last is kept
+    out of it and judges the policy instead; the best-judged one is returned. `kairode.learn(None, env)` practises on
+    the real system, without a model.
+
+    Args:
+        models: one fitted model, several of one kind, or None.
+        env: the real system, of which only the task and the start states are used (unless there is no model); or a
+            task, with `data` for the start states.
+        data: the experience of the models: imagined observations then stay near it, and a task starts where it did.
+        schedule: learn for this schedule rather than the system's own; as for `kairode.collect`.
+        episodes: of practice.
+        seed: fixes everything random.
+        latent: let the policy see the model's latent state too: for systems that are observed in part.
+        folder: keep a checkpoint there, and go on from it.
+        tell: called with a `PracticeReport` as practice goes on.
+        options: fields of `DQNSettings` (reward_scale, learning_rate, ..) or of `PolicyPreset` that differ from the
+            environment's own.
+    """
+    found = learn_more(
+        models,
+        env,
+        data=data,
+        schedule=schedule,
+        episodes=episodes,
+        seed=seed,
+        latent=latent,
+        folder=folder,
+        tell=tell,
+        **options,
+    )
+    return found.policy
+
+
+def learn_more(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    env: Environment | Task,
+    *,
+    data: Trajectory | None = None,
+    schedule: Schedule | float | Sequence[Any] | str | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    latent: bool = False,
+    folder: str | Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    watch: Environment | None = None,
+    **options: Any,
+) -> Learned:
+    """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
+    task = env if isinstance(env, Task) else env.task
+    spec = task.spec
+    if not isinstance(spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{spec.name}' are controls.")
+    chosen, settings = _chosen(spec.name, options)
+    timing = as_schedule(schedule, spec)
+    judge: World | None = None
+    perception: Perception = Plain()
+    if models is None:
+        if not isinstance(env, Environment):
+            raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
+        if latent:
+            raise KairodeError("a latent policy needs a model: there is none.")
+        place: Environment = env
+    else:
+        members = [models] if isinstance(models, DynamicsModel) else list(models)
+        about: dict[str, Any] = {}
+        if data is not None and chosen.margin is not None:
+            about["within"] = jnp.asarray(seen_range(data, chosen.margin))
+        starts = data if isinstance(env, Task) else None
+        place = imagine(members[:-1] if len(members) > 2 else members, env, starts=starts, **about)
+        judge = imagine(members[-1], env, starts=starts, **about) if len(members) > 2 else None
+        if latent:
+            perception = Latent(dataclasses.replace(members[0], spec=place.models.spec))
+    room = Room(_agents(place), _agents(timing), _agents(perception), 1)
+    practised = practise(
+        [room],
+        settings,
+        episodes or (chosen.real if models is None else chosen.imagined),
+        [seed],
+        look=_look(room, settings, judge, watch, timing),
+        every=chosen.every,
+        folder=None if folder is None else Path(folder),
+        tell=tell,
+    )
+    return Learned(practised.policies([room], settings.epsilon_last)[0], practised)
+
+
+def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSettings]:
+    """The preset and settings with what the options change."""
+    preset = policy_preset(env)
+    learner = {field.name for field in dataclasses.fields(DQNSettings)}
+    own = {field.name for field in dataclasses.fields(PolicyPreset)} - {"dqn", "imagined", "real"}
+    for name in options:
+        if name not in learner | own:
+            raise unknown("option", name, sorted(learner | own), where="of kairode.learn")
+    settings = dataclasses.replace(preset.dqn, **{k: v for k, v in options.items() if k in learner})
+    return dataclasses.replace(preset, **{k: v for k, v in options.items() if k in own}), settings
+
+
+def _agents(tree: Any) -> Any:
+    """With an axis for one agent in front of every array."""
+    return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
+
+
+def _look(
+    room: Room, settings: DQNSettings, judge: World | None, watch: Environment | None, timing: Schedule
+) -> Look | None:
+    """Returns on the system that is watched, and in the world of the judge."""
+    places = {"score": judge, "real": watch}
+    if all(place is None for place in places.values()):
+        return None
+    spec = room.env.task.spec
+    limit = spec.longest(timing.shortest(spec))
+    keys = episode_keys(LOOK_SEED, 20)
+
+    def look(q: QNetwork) -> dict[str, np.ndarray]:
+        policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
+        return {
+            name: mean_return(place.task, score_many(_agents(place), policies, room.schedule, keys, limit, 1))
+            for name, place in places.items()
+            if place is not None
+        }
+
+    return look

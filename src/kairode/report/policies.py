@@ -1,0 +1,265 @@
+"""Policies: what a run found, their learning curves, the tables of returns, value functions over the gridworld."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kairode.agents.learn import PracticeReport
+from kairode.envs.core import Spec
+from kairode.errors import KairodeError
+from kairode.experiments.paper import RETURNS
+from kairode.experiments.returns import ENVS, STUDIES, TRANSFER
+from kairode.experiments.studies import ORACLE, key
+from kairode.report.course import save_figure
+
+UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
+"""Returns are shown in these units, as in the paper."""
+
+
+@contextlib.contextmanager
+def watching_practice(quiet: bool) -> Iterator[Callable[[str, PracticeReport], None]]:
+    """A bar for each practice: episodes, the latest return, the last look."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+        looks: dict[str, str] = {}
+
+        def tell(what: str, report: PracticeReport) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=report.wanted, figures="")
+            if report.figures:
+                names = {"real": "on the real system", "score": "says the judge"}
+                said = [
+                    f"{np.mean(report.figures[n]):.3g} {words}" for n, words in names.items() if n in report.figures
+                ]
+                looks[what] = ", ".join(said)
+            latest = f"return of practice {np.nanmean(report.returns):.3g}" if any(report.episodes) else ""
+            shown = "; ".join(filter(None, (latest, looks.get(what, ""))))
+            bar.update(tasks[what], completed=min(report.episodes), figures=shown, refresh=True)
+
+        yield tell
+
+
+NAMES = {
+    "imagination": "learned in imagination",
+    "model-free": "model-free, on the real system",
+    "random": "random actions",
+}
+
+
+def print_run(made: dict[str, Any], spec: Spec) -> None:
+    """The tests of a run, and one sentence that says what was learned."""
+    figures, config = made["figures"], made["config"]
+    kind = "discounted return" if spec.judged_discounted else "return"
+    table = Table("policy", kind, "95 %", "decisions", spec.time_unit + "s", "real episodes", box=SIMPLE_HEAD)
+    real = {"imagination": config["episodes"], "model-free": config["model_free"], "random": 0}
+    for name, test in figures["tests"].items():
+        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
+        numbers = (f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", f"{test['time']:.4g}")
+        table.add_row(NAMES[name], *numbers, f"{real[name]:,}")
+    console = Console()
+    console.print(table)
+    tests = figures["tests"]
+    mine, chance = tests["imagination"]["return"], tests["random"]["return"]
+    better = "better" if mine > chance else "no better"
+    said = (
+        f"Tested on {tests['imagination']['episodes']} real episodes, the policy learned in the imagination of "
+        f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} is {better} than random actions "
+        f"({mine:.4g} against {chance:.4g})"
+    )
+    if "model-free" in tests:
+        free = tests["model-free"]["return"]
+        order = "above" if mine > free else "below"
+        said += f", and {order} the model-free policy after {config['model_free']:,} real episodes ({free:.4g})"
+    health = tests["imagination"]["healthy"]
+    said += "." if health is None else f"; the patient is healthy for {100 * health:.0f} % of the time."
+    console.print(said, highlight=False)
+
+
+def draw_run(made: dict[str, Any], spec: Spec, path: Path) -> None:
+    """Learning curves of a run: return on the real system by episodes of practice."""
+    figures = made["figures"]
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for name, colour in (("imagination", "#c53030"), ("model-free", "#2b6cb0")):
+        points = figures["curves"].get(name, [])
+        if points:
+            episodes, real = ([point[key][0] for point in points] for key in ("episodes", "real"))
+            axes.plot(episodes, real, color=colour, label=f"{NAMES[name]}: real return")
+        if points and "score" in points[0]:
+            scores = [point["score"][0] for point in points]
+            axes.plot(episodes, scores, color=colour, linestyle=":", label="what the judge expects (a held-out model)")
+    axes.axhline(figures["tests"]["random"]["return"], color="#718096", linewidth=1, linestyle="--", label="random")
+    axes.set_xlabel("episodes of practice (imagined, or real)")
+    axes.set_ylabel("discounted return" if spec.judged_discounted else "return")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+TITLES = {
+    "table2a": "Table 2a: return on the environment's own schedule",
+    "table2b": "Table 2b: return on a regular schedule, models fitted on the irregular one",
+    "table3": "Table 3: HIV without the counts of infected cells",
+    "table4": "Table 4: return on every regular schedule",
+}
+
+
+def print_returns(what: str, found: dict[str, Any], missing: list[str], records: Path) -> None:
+    """A table of returns, ours beside the published numbers; the best model of a row in bold."""
+    console = Console()
+    console.print(f"{TITLES[what]}, mean ± std over seeds (HIV in 1e7)")
+    if what == "table3":
+        _print_partial(console, found)
+    else:
+        _print_models(console, what, found)
+    if missing:
+        console.print(
+            f"No record yet: {', '.join(missing)}. `kairode reproduce {what} --run` makes them (hours on a CPU).",
+            highlight=False,
+        )
+    console.print(f"Records: {records}/STUDY.json; how the settings differ: docs/results.md.", highlight=False)
+
+
+def _print_models(console: Console, what: str, found: dict[str, Any]) -> None:
+    table = Table("", "", "paper", "paper's settings", "our settings", box=SIMPLE_HEAD)
+    for env in ENVS:
+        rows = found["paper"][env] if what == "table4" else {_tau(what, env): found["paper"][env]}
+        for tau in rows:
+            table.add_section()
+            published = RETURNS["own"][env] if tau == "own" else RETURNS["regular"][env][tau]
+            here = {
+                setting: found[setting][env][tau] if what == "table4" else found[setting][env]
+                for setting in ("paper", "ours")
+            }
+            columns = [
+                _column({model: (*pair, 5) for model, pair in published.items()}, 1.0),
+                *(_column(_numbers(cells), UNITS[env]) for cells in here.values()),
+            ]
+            title = env if tau == "own" else f"{env}, every {tau}"
+            for model in published:
+                table.add_row(title, model, *(column[model] for column in columns))
+                title = ""
+    console.print(table)
+
+
+def _numbers(cells: dict[str, Any]) -> dict[str, Any]:
+    return {model: cell and (cell["mean"], cell["std"], cell["n"]) for model, cell in cells.items()}
+
+
+def _tau(what: str, env: str) -> str:
+    return "own" if what == "table2a" else key(TRANSFER[env])
+
+
+def _column(cells: dict[str, Any], unit: float) -> dict[str, str]:
+    """A cell's text for each model: the best model in bold, the number of seeds where it is not five."""
+    known = {model: cell[0] for model, cell in cells.items() if cell is not None and model != ORACLE}
+    best = max(known, key=lambda model: known[model]) if len(known) > 1 else None
+    texts = {}
+    for model, cell in cells.items():
+        if cell is None:
+            texts[model] = "-"
+            continue
+        mean, std, n = cell
+        text = f"{mean / unit:.2f} ± {std / unit:.2f}" + (f" ({n})" if n != 5 else "")
+        texts[model] = f"[bold]{text}[/bold]" if model == best else text
+    return texts
+
+
+def _print_partial(console: Console, found: dict[str, Any]) -> None:
+    table = Table("policy", "paper", "paper's settings", "our settings", box=SIMPLE_HEAD)
+    for row, published in RETURNS["partial"].items():
+        texts = [f"{published[0]:.2f} ± {published[1]:.2f}"]
+        for setting in ("paper", "ours"):
+            one = found[setting]["hiv-partial"][row]
+            texts.append("-" if one is None else f"{one['mean'] / 1e7:.2f} ± {one['std'] / 1e7:.2f}")
+        table.add_row(row, *texts)
+    console.print(table)
+
+
+def draw_values(results: Path, path: Path) -> None:
+    """Value functions over the gridworld, each scaled to [0, 1]: the lighter, the higher."""
+    grids: dict[str, Any] = {}
+    for name in ("paper-gridworld", "paper-gridworld-oracle"):
+        grids |= _figures(results, name)["values"]
+    figure = Figure(figsize=(2.1 * len(grids), 2.2), layout="constrained")
+    for axes, (model, grid) in zip(figure.subplots(1, len(grids)), grids.items(), strict=True):
+        values = np.array(grid)
+        values = (values - values.min()) / np.ptp(values)
+        axes.imshow(values, origin="lower", extent=(-5, 5, -3.5, 3.5), cmap=colormaps["viridis"], aspect="equal")
+        for (x_low, x_high), (y_low, y_high), letter in (
+            ((-0.5, 0.5), (-5, -4), "S"),
+            ((-0.5, 0.5), (1.5, 2.5), "G"),
+        ):
+            corners = [(y_low, x_low), (y_high, x_low), (y_high, x_high), (y_low, x_high), (y_low, x_low)]
+            axes.plot(*zip(*corners, strict=True), color="white", linewidth=0.8)
+            axes.text(np.mean((y_low, y_high)), 0, letter, color="white", ha="center", va="center", fontsize=7)
+        axes.set_title(model, fontsize=9, color="#c53030" if "ode" in model else "black")
+        axes.set_xticks([])
+        axes.set_yticks([])
+    save_figure(figure, path)
+
+
+def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
+    """Return on the real system by episodes of practice, mean and std over seeds."""
+    panels = (
+        {"hiv-partial": ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle")}
+        if partial
+        else {env: (env, f"{env}-oracle") for env in ENVS}
+    )
+    figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
+    for axes, (env, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        colours = iter(colormaps["tab10"].colors)
+        for name in names:
+            study = STUDIES[f"paper-{name}"]
+            for model, curve in _figures(results, f"paper-{name}")["curves"].items():
+                label = f"{model}, s and z" if study.latent else model
+                _band(axes, curve, UNITS[env], label, next(colours), partial or model == ORACLE)
+        axes.set_title(env, fontsize=10)
+        axes.set_xlabel("episodes of practice (imagined; real for the oracle)")
+        axes.set_ylabel("return on the real system" + (" (1e7)" if "hiv" in env else ""))
+        axes.legend(frameon=False, fontsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any, thick: bool) -> None:
+    """Each seed's looks on a common grid of episodes, then mean and std."""
+    episodes = np.array(curve["episodes"], float)
+    real = np.array([[np.nan if x is None else x for x in row] for row in curve["real"]], float) / unit
+    grid = np.linspace(episodes[0].min(), episodes[-1].max(), 60)
+    lines = np.stack([np.interp(grid, episodes[:, i], real[:, i]) for i in range(real.shape[1])])
+    mean, std = lines.mean(0), lines.std(0)
+    axes.plot(grid, mean, color=colour, label=label, linewidth=1.8 if thick else 1.2)
+    axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
+
+
+def _figures(results: Path, name: str) -> dict[str, Any]:
+    path = results / f"{name}.json"
+    if not path.exists():
+        raise KairodeError(f"there is no record {path}: `kairode reproduce table2a --studies {name} --run` makes it.")
+    return json.loads(path.read_text())["figures"]
+
+
+FIGURES: dict[str, Callable[[Path, Path], None]] = {
+    "figure-values": draw_values,
+    "figure-curves": draw_curves,
+    "figure-pomdp": lambda results, path: draw_curves(results, path, partial=True),
+}
