@@ -46,6 +46,8 @@ ENV, MODEL = "hiv", "latent-ode"
 SETTINGS = DQNSettings()
 DECISIONS = 250
 """In one round, as many as one compiled call makes."""
+UPDATES = 100
+"""In one round, where updates alone are measured."""
 SCHEDULES = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 """Of the agents on a GPU: the environment's own, and intervals in days."""
 SEEDS = 5
@@ -107,7 +109,7 @@ class Ours:
 # What replay adds.
 
 
-def replay_loops(count: int = 100) -> dict[str, Callable[[], Any]]:
+def replay_loops() -> dict[str, Callable[[], Any]]:
     """Updates from a full prioritised replay, and the same ones from batches that lie ready."""
     features, actions, capacity = len(MARKERS), len(TREATMENTS), SETTINGS.capacity
     rng = np.random.default_rng(0)
@@ -125,8 +127,8 @@ def replay_loops(count: int = 100) -> dict[str, Callable[[], Any]]:
         errors = jnp.asarray(rng.normal(size=part), jnp.float32)
         memory = prioritise(memory, jnp.arange(start, start + part), errors)
     full = eqx.tree_at(lambda a: a.replay, full, memory)
-    keys = jax.random.split(jax.random.key(1), count)
-    arrivals = experience(count)
+    keys = jax.random.split(jax.random.key(1), UPDATES)
+    arrivals = experience(UPDATES)
     drawn = [draw(memory, SETTINGS.batch, key=key) for key in keys]
     batches: Draw = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
 
@@ -172,13 +174,8 @@ class SumTree:
 
     def add(self, seen: Any, action: int, reward: float, discount: float, then: Any) -> None:
         i = self.cursor
-        self.seen[i], self.action[i], self.reward[i], self.discount[i], self.then[i] = (
-            seen,
-            action,
-            reward,
-            discount,
-            then,
-        )
+        self.seen[i], self.then[i] = seen, then
+        self.action[i], self.reward[i], self.discount[i] = action, reward, discount
         node = i + self.leaf
         change = self.highest - self.sums[node]
         while node:
@@ -211,19 +208,10 @@ class SumTree:
             self.sums[node] = self.sums[2 * node] + self.sums[2 * node + 1]
 
 
-def torch_agent(model: DynamicsModel) -> Callable[[], None]:
-    """A DQN in the world of this model; a call is one decision."""
+def torch_world(model: DynamicsModel) -> Callable[[Any, Any, int], tuple[Any, Any, float]]:
+    """One step of a Latent-ODE with the same weights: the next observation and latent state, and the interval."""
     import torch
     from torch import nn
-
-    env = kairode.make(ENV)
-    spec = env.task.spec
-    features, actions, horizon, gamma = len(spec.observations), spec.actions.n, spec.horizon, spec.discount
-    start_obs = torch.tensor(np.asarray(env.observe(env.reset(key=jax.random.key(0)))))
-    one_hot = torch.eye(actions)
-    medicine = [20000 * e1**2 + 2000 * e2**2 for e1, e2 in TREATMENTS.values()]
-    (v_mean, v_std), (e_mean, e_std) = ((LOG_MEAN[MARKERS.index(n)], LOG_STD[MARKERS.index(n)]) for n in ("V", "E"))
-    v, e = MARKERS.index("V"), MARKERS.index("E")
 
     def layer(weight: Any, bias: Any) -> nn.Linear:
         new = nn.Linear(weight.shape[1], weight.shape[0])
@@ -237,20 +225,39 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
         return nn.Sequential(*parts[:-1])
 
     ours: Any = model
-    jump = layer(
-        np.concatenate([ours.transition.drive.weight, ours.transition.mix.weight], 1), ours.transition.mix.bias
+    flow, low, step = ours.transition, ours.timer.low, ours.timer.step
+    jump = layer(np.concatenate([flow.drive.weight, flow.mix.weight], 1), flow.mix.bias)
+    field, timer, decoder = (
+        tanh_net(flow.field),
+        tanh_net(ours.timer.net),
+        layer(ours.decoder.weight, ours.decoder.bias),
     )
-    field, timer = tanh_net(ours.transition.field), tanh_net(ours.timer.net)
-    decoder = layer(ours.decoder.weight, ours.decoder.bias)
-    steps = ours.transition.solver.steps
+    assert flow.solver.method == "midpoint"
+    steps, one_hot = flow.solver.steps, torch.eye(len(TREATMENTS))
 
     def imagined(obs: Any, z: Any, action: int) -> tuple[Any, Any, float]:
         x = torch.cat([obs, one_hot[action], z])
-        tau = ours.timer.low + ours.timer.step * int(timer(x).argmax())
+        tau = low + step * int(timer(x).argmax())
         z, h = jump(x), tau / steps
         for _ in range(steps):
             z = z + h * field(z + h / 2 * field(z))
         return decoder(z), z, tau
+
+    return imagined
+
+
+def torch_agent(model: DynamicsModel) -> Callable[[], None]:
+    """A DQN in the world of this model; a call is one decision."""
+    import torch
+    from torch import nn
+
+    env = kairode.make(ENV)
+    spec = env.task.spec
+    features, actions, latent = len(spec.observations), spec.actions.n, model.initial.size
+    start_obs = torch.tensor(np.asarray(env.observe(env.reset(key=jax.random.key(0)))))
+    medicine = [20000 * e1**2 + 2000 * e2**2 for e1, e2 in TREATMENTS.values()]
+    v, e = MARKERS.index("V"), MARKERS.index("E")
+    imagined = torch_world(model)
 
     def network() -> nn.Sequential:
         a, b = SETTINGS.hidden
@@ -261,7 +268,7 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
     adam = torch.optim.Adam(q.parameters(), lr=SETTINGS.learning_rate)
     replay = SumTree(SETTINGS.capacity, features)
     rng = np.random.default_rng(0)
-    obs, z, now, decisions, episodes = start_obs, torch.randn(jump.out_features), 0.0, 0, 0
+    obs, z, now, decisions, episodes = start_obs, torch.randn(latent), 0.0, 0, 0
 
     def update() -> None:
         where, weights = replay.draw(SETTINGS.batch, rng)
@@ -286,14 +293,14 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
             share = last + (1 - last) * np.exp(-decisions / SETTINGS.epsilon_decay)
             action = int(rng.integers(actions)) if rng.random() < share else int(q(obs).argmax())
             then, z, tau = imagined(obs, z, action)
-        virus, cells = 10 ** (float(then[v]) * v_std + v_mean), 10 ** (float(then[e]) * e_std + e_mean)
+        virus, cells = (10 ** (float(then[i]) * LOG_STD[i] + LOG_MEAN[i]) for i in (v, e))
         reward = SETTINGS.reward_scale * (1000 * cells - 0.1 * virus - medicine[action])
-        replay.add(obs.numpy(), action, reward, gamma**tau, then.numpy())
+        replay.add(obs.numpy(), action, reward, spec.discount**tau, then.numpy())
         obs, now, decisions = then, now + tau, decisions + 1
         if decisions >= SETTINGS.batch:
             update()
-        if now >= horizon:
-            obs, z, now, episodes = start_obs, torch.randn(jump.out_features), 0.0, episodes + 1
+        if now >= spec.horizon:
+            obs, z, now, episodes = start_obs, torch.randn(latent), 0.0, episodes + 1
             if episodes % SETTINGS.target_every == 0:
                 target.load_state_dict(q.state_dict())
 
@@ -301,7 +308,7 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
 
 
 def peer() -> dict[str, float]:
-    """Milliseconds a decision, with one thread and with two."""
+    """Seconds for a round of decisions, with one thread and with two."""
     import torch
 
     step = torch_agent(model_of(MODEL, 0))
@@ -311,8 +318,7 @@ def peer() -> dict[str, float]:
         for _ in range(DECISIONS):
             step()
 
-    found = best_seconds({"1": lambda: some(1), "2": lambda: some(2)})
-    return {threads: 1e3 * seconds / DECISIONS for threads, seconds in found.items()}
+    return best_seconds({"peer_1_thread": lambda: some(1), "peer_2_threads": lambda: some(2)}, 3)
 
 
 def on_gpu() -> dict[str, dict[str, float]]:
@@ -331,24 +337,23 @@ def on_gpu() -> dict[str, dict[str, float]]:
 
 
 def on_cpu() -> dict[str, dict[str, float]]:
-    """Milliseconds a decision of one and of five agents, ours and the peer's, and what they say."""
+    """Milliseconds for a decision of one agent and of five, ours and the peer's, and how they compare."""
     one, five = Ours(room_of(MODEL, 1)), Ours(room_of(MODEL, SEEDS))
     seconds = best_seconds({"ours_1": one, "ours_5": five})
     one.check()
     five.check()
+    loops = best_seconds(replay_loops(), 10)
+    if importlib.util.find_spec("torch") is not None:  # last: its threads wait for work for a while, which disturbs
+        seconds |= peer()
     milliseconds = {name: 1e3 * value / DECISIONS for name, value in seconds.items()}
-    loops = best_seconds(replay_loops(count := 100), 10)
-    milliseconds |= {f"update_{name}": 1e3 * value / count for name, value in loops.items()}
-    rates = {"ours_1": 1e3 / milliseconds["ours_1"], "ours_5": 5e3 / milliseconds["ours_5"]}
+    rates = {name: 1e3 * (SEEDS if name == "ours_5" else 1) / value for name, value in milliseconds.items()}
     ratios = {
-        "five_together": milliseconds["ours_5"] / (5 * milliseconds["ours_1"]),
+        "five_together": milliseconds["ours_5"] / (SEEDS * milliseconds["ours_1"]),
         "replay_adds_percent": 100 * (loops["with_replay"] / loops["bare"] - 1),
     }
-    if importlib.util.find_spec("torch") is not None:  # last: its threads wait for work for a while, and disturb
-        by_threads = peer()
-        milliseconds |= {f"peer_{threads}_threads": value for threads, value in by_threads.items()}
-        rates["peer"] = 1e3 / min(by_threads.values())
-        ratios |= {f"{name}_by_peer": rates[name] / rates["peer"] for name in ("ours_1", "ours_5")}
+    if theirs := [rate for name, rate in rates.items() if name.startswith("peer")]:
+        ratios |= {f"{name}_by_peer": rates[name] / max(theirs) for name in ("ours_1", "ours_5")}
+    milliseconds |= {f"update_{name}": 1e3 * value / UPDATES for name, value in loops.items()}
     return {"milliseconds": milliseconds, "decisions_a_second": rates, "ratios": ratios}
 
 
@@ -359,20 +364,18 @@ def measure() -> dict[str, dict[str, float]]:
 NAMES = {
     "ours_1": "one agent",
     "ours_5": "five agents together",
-    "peer_1_threads": "PyTorch, one agent, 1 thread",
+    "peer_1_thread": "PyTorch, one agent, 1 thread",
     "peer_2_threads": "PyTorch, one agent, 2 threads",
-    "update_with_replay": "an update, with prioritised replay",
-    "update_bare": "an update, the network's alone",
+    "update_with_replay": "an update with prioritised replay",
+    "update_bare": "the network's update alone",
 }
 
 
 def show(figures: dict[str, Any]) -> None:
     table = Table(f"DQN in an imagined {ENV} world ({MODEL})", "ms", "decisions a second", box=SIMPLE_HEAD)
+    rates = figures["decisions_a_second"]
     for name, value in figures["milliseconds"].items():
-        rate = "" if name.startswith("update") else figures["decisions_a_second"].get(name)
-        if rate is None:
-            rate = 1e3 / value
-        table.add_row(NAMES.get(name, f"{name} agents"), f"{value:.3g}", rate if rate == "" else f"{rate:,.0f}")
+        table.add_row(NAMES.get(name, f"{name} agents"), f"{value:.3g}", f"{rates[name]:,.0f}" if name in rates else "")
     Console().print(table)
     if "ratios" not in figures:
         return

@@ -187,6 +187,56 @@ def _only_collect(
         print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
 
 
+def rounds(
+    env: Environment = "hiv",
+    first: int = 20,
+    each: int = 5,
+    rounds: int = 12,
+    seed: int = 0,
+    out: Path | None = None,
+    quiet: Quiet = False,
+) -> None:
+    """Take turns: collect with the current policy, refit the models, learn on in imagination.
+
+    Every real episode is counted. A round takes a minute or two on two cores.
+
+    Example: kairode rounds hiv
+
+    Args:
+        env: name of the environment (see `kairode envs`).
+        first: real episodes under random actions, before the first round.
+        each: real episodes under the policy, in each round.
+        rounds: how many rounds.
+        seed: fixes everything random.
+        out: folder of the run; runs/rounds-ENV-seedS by default.
+        quiet: no lines, no closing sentence.
+    """
+    import dataclasses
+
+    from kairode.experiments.learning import policy_preset
+    from kairode.experiments.rounds import Round, Rounds, run_rounds
+
+    def tell(found: Round) -> None:
+        if not quiet:
+            print(
+                f"round {found.number}: {found.real_episodes} real episodes; model error {found.model_error:.3g}; "
+                f"{found.tested}",
+                flush=True,
+            )
+
+    settings = dataclasses.replace(policy_preset(env).dqn, target_every=100)
+    config = Rounds(env=env, first=first, each=each, rounds=rounds, seed=seed, dqn=settings)
+    folder = out or Path("runs") / f"rounds-{env}-seed{seed}"
+    made = run_rounds(config, folder, tell)
+    if not quiet:
+        test = made["figures"]["test"]
+        print(
+            f"After {made['figures']['rounds'][-1]['real_episodes']} real episodes the policy returns "
+            f"{test['return']:.4g} ({test['return_low']:.4g} to {test['return_high']:.4g}, 95 %). Policy and record: "
+            f"{folder}."
+        )
+
+
 def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     schedule: tuple[float, ...] = (),
@@ -434,6 +484,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "envs": envs,
     "collect": collect,
     "fit": fit,
+    "rounds": rounds,
     "evaluate": evaluate,
     "reproduce": reproduce,
     "bench": bench,

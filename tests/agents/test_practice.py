@@ -15,7 +15,8 @@ from kairode.agents.dqn import DQNSettings
 from kairode.agents.network import QNetwork
 from kairode.agents.perception import Latent, Plain
 from kairode.agents.policy import SoftGreedy
-from kairode.agents.practice import Room, advance, enter, move
+from kairode.agents.practice import Room, advance, enter, move, real_transitions
+from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError
@@ -68,6 +69,30 @@ def test_what_is_stored_of_a_decision(members: int) -> None:
     assert found.transition.discount == pytest.approx(0.99 ** float(tau))
     np.testing.assert_array_equal(found.transition.features, lane.moment.obs)
     np.testing.assert_array_equal(found.transition.next_features, after)
+
+
+def test_what_really_happened_as_transitions() -> None:
+    """An episode of one decision that ended by itself, one of two that were cut: padding is left out."""
+    env = kairode.make("acrobot", discount=0.9)
+    seen = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
+    data = Trajectory(
+        spec=env.task.spec,
+        observation=seen,
+        action=np.array([[1, 0], [2, 1]], np.int32),
+        interval=np.array([[0.4, 0.0], [0.2, 1.0]], np.float32),
+        reward=np.array([[-2.0, 0.0], [-1.0, -5.0]], np.float32),
+        length=np.array([1, 2], np.int32),
+        terminated=np.array([True, False]),
+        truncated=np.array([False, True]),
+    )
+    settings = DQNSettings(batch=4, capacity=100, reward_scale=0.1)
+    found = real_transitions(settings, data)
+    np.testing.assert_array_equal(found.features, [seen[0, 0], seen[1, 0], seen[1, 1]])
+    np.testing.assert_array_equal(found.next_features, [seen[0, 1], seen[1, 1], seen[1, 2]])
+    np.testing.assert_array_equal(found.action, [1, 2, 1])
+    np.testing.assert_allclose(found.reward, [-0.2, -0.1, -0.5])
+    np.testing.assert_allclose(found.discount, [0.0, 0.9, 0.9**5], rtol=1e-6)  # 0.2 s count as one
+    assert len(real_transitions(dataclasses.replace(settings, capacity=4), data).reward) == 2  # half a replay
 
 
 def test_a_penalty_needs_an_imagined_world() -> None:

@@ -1,6 +1,8 @@
 """Imagined worlds: what the models predict, fed back; ensembles, timers, starts, ends."""
 
 import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,12 +13,13 @@ import pytest
 from scipy import stats
 
 import kairode
+from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Intervals, advance, begin
 from kairode.envs.gridworld import GridworldTask
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.zoo import Sizes, build
-from kairode.planning.world import World, imagine
+from kairode.planning.world import World, imagine, moments, seen_range
 
 ENV = kairode.make("gridworld")
 SPEC = ENV.task.spec
@@ -26,13 +29,15 @@ ACTIONS = [(3, 2.0), (0, 1.0), (7, 5.0), (5, 7.0)]
 """Actions and how long they are held."""
 
 
+@functools.cache
 def small(name: str = "rnn", seed: int = 0, spec: Any = SPEC, **sizes: Any) -> DynamicsModel:
     chosen = {"latent": 4, "encoder_hidden": 3, "field_hidden": 5, "timer": "none"} | sizes
     scale = SCALE if len(spec.observations) == 2 else None
     return build(name, spec, Sizes(**chosen), scale, key=jax.random.key(seed))
 
 
-MODELS = [small(seed=seed) for seed in range(3)]
+def three() -> list[DynamicsModel]:
+    return [small(seed=seed) for seed in range(3)]
 
 
 def always(model: DynamicsModel, obs: tuple[float, float]) -> DynamicsModel:
@@ -42,43 +47,52 @@ def always(model: DynamicsModel, obs: tuple[float, float]) -> DynamicsModel:
     return eqx.tree_at(lambda m: (m.decoder.weight, m.decoder.bias), model, parts)
 
 
+def experience(observation: Any, lengths: Sequence[int]) -> Trajectory:
+    """Episodes of which only what was observed matters."""
+    observation = np.array(observation, np.float32)
+    nothing = np.zeros((len(lengths), observation.shape[1] - 1), np.float32)
+    length, off = np.array(lengths, np.int32), np.zeros(len(lengths), bool)
+    return Trajectory(SPEC, observation, nothing.astype(np.int32), nothing, nothing, length, off, ~off)
+
+
 def course(world: World, key: Any) -> list[Any]:
     """The moments of an episode under given actions and intervals."""
-    moments, step = [begin(world, key=key)], eqx.filter_jit(advance)
+    passed, step = [begin(world, key=key)], eqx.filter_jit(advance)
     for k, (action, tau) in enumerate(ACTIONS):
-        moment, outcome = step(world, moments[-1], jnp.array(action), jnp.array(tau), key=jax.random.fold_in(key, k))
-        expected = ENV.task.reward(moments[-1].obs, jnp.array(action), moment.obs, jnp.array(tau))
+        moment, outcome = step(world, passed[-1], jnp.array(action), jnp.array(tau), key=jax.random.fold_in(key, k))
+        expected = ENV.task.reward(passed[-1].obs, jnp.array(action), moment.obs, jnp.array(tau))
         assert outcome.reward == pytest.approx(float(expected))
-        moments.append(moment)
-    return moments
+        passed.append(moment)
+    return passed
 
 
 @pytest.mark.parametrize("name", ["rnn", "latent-ode"])
 def test_a_world_of_one_model_is_the_model_fed_back(name: str) -> None:
     model = small(name)
-    moments = course(imagine(model, ENV), KEY)
-    z, obs = moments[0].state.z[0], moments[0].obs
+    passed = course(imagine(model, ENV), KEY)
+    z, obs = passed[0].state.z[0], passed[0].obs
     assert (np.asarray(z) == 0).all() == (name == "rnn")  # a latent ODE starts from a draw
     for k, (action, tau) in enumerate(ACTIONS):
         z, obs = model.step(z, obs, jnp.array(action), jnp.array(tau))
-        np.testing.assert_allclose(moments[k + 1].obs, obs, atol=1e-5)
-        np.testing.assert_allclose(moments[k + 1].state.z[0], z, atol=1e-5)
-        assert moments[k + 1].state.doubt == 0
-    assert moments[-1].time == sum(tau for _, tau in ACTIONS)
+        np.testing.assert_allclose(passed[k + 1].obs, obs, atol=1e-5)
+        np.testing.assert_allclose(passed[k + 1].state.z[0], z, atol=1e-5)
+        assert passed[k + 1].state.doubt == 0
+    assert passed[-1].time == sum(tau for _, tau in ACTIONS)
 
 
 @pytest.mark.parametrize("switching", [False, True])
 def test_every_member_steps_along_with_what_one_predicts(switching: bool) -> None:
-    world = imagine(MODELS, ENV, switching=switching)
+    models = three()
+    world = imagine(models, ENV, switching=switching)
     assert world.size == 3
-    moments = course(world, jax.random.key(2))
-    members = [int(moment.state.member) for moment in moments]
+    passed = course(world, jax.random.key(2))
+    members = [int(moment.state.member) for moment in passed]
     assert (len(set(members)) > 1) == switching
     for k, (action, tau) in enumerate(ACTIONS):
-        before, after = moments[k], moments[k + 1]
+        before, after = passed[k], passed[k + 1]
         found = [
             model.step(z, before.obs, jnp.array(action), jnp.array(tau))
-            for model, z in zip(MODELS, before.state.z, strict=True)
+            for model, z in zip(models, before.state.z, strict=True)
         ]
         seen = np.stack([obs for _, obs in found])
         np.testing.assert_allclose(after.state.z, np.stack([z for z, _ in found]), atol=1e-5)
@@ -87,8 +101,8 @@ def test_every_member_steps_along_with_what_one_predicts(switching: bool) -> Non
 
 
 def test_every_member_has_its_episodes() -> None:
-    world = imagine(MODELS, ENV)
-    members = jax.vmap(lambda key: world.reset(key=key).member)(jax.random.split(KEY, 3000))
+    world = imagine(three(), ENV)
+    members = jax.jit(jax.vmap(lambda key: world.reset(key=key).member))(jax.random.split(KEY, 3000))
     assert stats.chisquare(np.bincount(members, minlength=3)).pvalue > 1e-3
 
 
@@ -97,18 +111,17 @@ def test_starts() -> None:
     keys = jax.random.split(KEY, 600)
 
     def firsts(world: World) -> np.ndarray:
-        return np.asarray(jax.vmap(lambda key: world.observe(world.reset(key=key)))(keys))
+        return np.asarray(jax.jit(jax.vmap(lambda key: world.observe(world.reset(key=key))))(keys))
 
-    x, y = firsts(imagine(MODELS, ENV)).T
+    x, y = firsts(imagine(three(), ENV)).T
     assert ((np.abs(x) <= 0.5) & (y >= -5) & (y <= -4)).all()
     assert len(np.unique(x)) > 500
     given = np.array([[1.0, 2.0], [-1.0, 0.5], [3.0, 4.0]], np.float32)
-    found, counts = np.unique(firsts(imagine(MODELS, ENV.task, starts=given)), axis=0, return_counts=True)
+    found, counts = np.unique(firsts(imagine(three(), ENV.task, starts=given)), axis=0, return_counts=True)
     np.testing.assert_array_equal(found, given[np.argsort(given[:, 0])])
     assert stats.chisquare(counts).pvalue > 1e-3
-    data = kairode.collect(ENV, episodes=4, seed=0)
-    found = np.unique(firsts(imagine(MODELS, ENV.task, starts=data)), axis=0)
-    np.testing.assert_array_equal(found, np.unique(data.observation[:, 0], axis=0))
+    data = experience([[first, (9.0, 9.0)] for first in given], lengths=(1, 1, 1))
+    np.testing.assert_array_equal(np.unique(firsts(imagine(three(), ENV.task, starts=data)), axis=0), found)
 
 
 def intervals(world: World, count: int, key: Any = KEY) -> np.ndarray:
@@ -118,12 +131,12 @@ def intervals(world: World, count: int, key: Any = KEY) -> np.ndarray:
 
 
 def test_intervals_that_no_timer_knows_are_uniform() -> None:
-    found = intervals(imagine(MODELS, ENV), 3500)
+    found = intervals(imagine(three(), ENV), 3500)
     values, counts = np.unique(found, return_counts=True)
     np.testing.assert_array_equal(values, np.arange(1, 8))
     assert stats.chisquare(counts).pvalue > 1e-3
     free = GridworldTask(dataclasses.replace(SPEC, intervals=Intervals(0.5, 2.5, step=0)))
-    found = intervals(imagine(MODELS, free, starts=ENV), 3500)
+    found = intervals(imagine(three(), free, starts=ENV), 3500)
     assert stats.kstest(found, stats.uniform(0.5, 2.0).cdf).pvalue > 1e-3
 
 
@@ -136,21 +149,24 @@ def test_the_timer_of_the_member() -> None:
             lambda m: m.timer.net.layers[-1].bias, models[i], replace_fn=lambda b, k=favourite: b.at[k].add(2.0)
         )
     seen = set()
-    for seed in range(8):
+    world = imagine(models, ENV)
+    for seed in range(3):
         key = jax.random.key(seed)
-        state = imagine(models, ENV).reset(key=key)
+        state = world.reset(key=key)
         own, member = models[int(state.member)], int(state.member)
         logits = own.timer.logits(jnp.concatenate([own.inputs(state.obs, jnp.array(3)), state.z[member]]))
-        assert (intervals(imagine(models, ENV), 20, key) == 1 + np.argmax(logits)).all()
+        for other in jax.random.split(key, 3):
+            assert world.interval(state, jnp.array(3), key=other) == 1 + np.argmax(logits)
         seen.add(member)
     assert len(seen) > 1
     drawn = intervals(imagine(models, ENV, sampled=True), 3500, key)
     counts = np.bincount(drawn.astype(int), minlength=8)[1:]
-    assert stats.chisquare(counts, 3500 * np.asarray(jax.nn.softmax(logits), np.float64)).pvalue > 1e-3
+    chance = np.exp(np.asarray(logits, np.float64))
+    assert stats.chisquare(counts, 3500 * chance / chance.sum()).pvalue > 1e-3
 
 
 def test_a_predicted_goal_ends_the_episode() -> None:
-    seen = kairode.collect(imagine(always(MODELS[0], (0.0, 2.0)), ENV), episodes=5, seed=0)
+    seen = kairode.collect(imagine(always(small(), (0.0, 2.0)), ENV), episodes=5, seed=0)
     assert seen.terminated.all()
     assert (seen.length == 1).all()
     np.testing.assert_allclose(seen.reward[:, 0], 10 - seen.interval[:, 0])
@@ -165,40 +181,53 @@ def test_the_horizon_is_the_tasks() -> None:
     assert seen.spec == SPEC
 
 
-def test_predictions_within_bounds() -> None:
-    model = always(MODELS[0], (-9.0, 4.0))
-    for bounded, expected in ((False, (-9.0, 4.0)), (True, (-3.5, 4.0))):
-        moment = course(imagine(model, ENV, bounded=bounded), KEY)[-1]
+def test_predictions_stay_within_what_was_seen() -> None:
+    model = always(small(), (-9.0, 4.0))
+    for within, expected in ((None, (-9.0, 4.0)), (jnp.array([[-2.0, -5.0], [3.0, 3.5]]), (-2.0, 3.5))):
+        moment = course(imagine(model, ENV, within=within), KEY)[-1]
         np.testing.assert_allclose(moment.obs, expected, atol=1e-5)
 
 
-def test_ticks_are_the_models() -> None:
-    """Acrobot counts 0.2 s as one: the model sees ticks, the world seconds."""
-    acrobot = kairode.make("acrobot")
-    model = small("dt-rnn", spec=acrobot.task.spec)
-    world = imagine(model, acrobot)
-    state, action, tau = world.reset(key=KEY), jnp.array(1), jnp.array(0.6)
+def test_what_was_seen() -> None:
+    """Padding is nothing that was seen; the walls hold, however wide the margin."""
+    data = experience([[[0.0, 1.0], [1.0, 3.0], [9.0, 9.0]], [[2.0, 2.0], [-2.0, 4.0], [0.5, 1.5]]], lengths=(1, 2))
+    np.testing.assert_allclose(seen_range(data, 0.25), [[-3.0, 0.25], [3.0, 4.75]])
+    np.testing.assert_allclose(seen_range(data, 10.0), [[-3.5, -5.0], [3.5, 5.0]])
+    np.testing.assert_array_equal(moments(data), [[0.0, 1.0], [2.0, 2.0], [-2.0, 4.0]])
+
+
+def test_short_branches() -> None:
+    world = imagine(always(small(), (0.0, 0.0)), ENV, branch=4)
+    seen = kairode.collect(world, episodes=5, seed=0)
+    assert seen.truncated.all()
+    assert (seen.length == 4).all()
+
+
+def test_time_is_counted_as_the_model_was_fitted() -> None:
+    """Whatever counts as one in the task: the intervals are the same, in seconds."""
+    model = small("dt-rnn", spec=dataclasses.replace(SPEC, tick=0.5))
+    world = imagine(model, ENV)
+    state, action, tau = world.reset(key=KEY), jnp.array(1), jnp.array(3.0)
     _, wanted = model.step(state.z[0], state.obs, action, tau)
     np.testing.assert_allclose(world.transition(state, action, tau, key=KEY).obs, wanted, atol=1e-6)
-    assert set(np.unique(np.round(intervals(world, 500), 5))) == {0.2, 0.4, 0.6, 0.8, 1.0}
 
 
 @pytest.mark.parametrize(
     ("models", "env", "options", "message"),
     [
-        (MODELS, kairode.make("hiv"), {}, "the model knows 2 observations"),
-        (MODELS, ENV.task, {}, "a task says nothing of where episodes start"),
-        ([MODELS[0], small("dt-rnn")], ENV, {}, "must be of one kind"),
-        ([small(timer="classes", timer_hidden=n) for n in (3, 4)], ENV, {}, "must have one size"),
-        ([], ENV, {}, "needs fitted models"),
-        ([ENV], ENV, {}, "needs fitted models"),
-        (MODELS, ENV, {"starts": np.zeros((5, 3), np.float32)}, "observations of shape"),
-        (MODELS, ENV, {"starts": np.zeros((0, 2), np.float32)}, "observations of shape"),
-        (MODELS, ENV, {"starts": np.zeros(2, np.float32)}, "observations of shape"),
+        (three, kairode.make("hiv"), {}, "the model knows 2 observations"),
+        (three, ENV.task, {}, "a task says nothing of where episodes start"),
+        (lambda: [small(), small("dt-rnn")], ENV, {}, "must be of one kind"),
+        (lambda: [small(timer="classes", timer_hidden=n) for n in (3, 4)], ENV, {}, "must have one size"),
+        (list, ENV, {}, "needs fitted models"),
+        (lambda: [ENV], ENV, {}, "needs fitted models"),
+        (three, ENV, {"starts": np.zeros((5, 3), np.float32)}, "observations of shape"),
+        (three, ENV, {"starts": np.zeros((0, 2), np.float32)}, "observations of shape"),
+        (three, ENV, {"starts": np.zeros(2, np.float32)}, "observations of shape"),
     ],
 )
-def test_worlds_that_make_no_sense(models: Any, env: Any, options: dict, message: str) -> None:
+def test_worlds_that_make_no_sense(models: Callable[[], list], env: Any, options: dict, message: str) -> None:
     # Checked here, not by the types, which ordinary use does not check.
     call = getattr(imagine, "__wrapped__", imagine)
     with pytest.raises(KairodeError, match=message):
-        call(models, env, **options)
+        call(models(), env, **options)

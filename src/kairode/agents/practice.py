@@ -13,6 +13,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from kairode.agents.dqn import (
@@ -28,6 +29,8 @@ from kairode.agents.dqn import (
 )
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
+from kairode.data.replay import add_prioritised
+from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Environment, Moment, begin
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
@@ -219,3 +222,34 @@ def reopened(practice: Practice, episodes: int) -> Practice:
     agents = practice.returns.shape[0]
     more = jnp.concatenate([practice.returns, jnp.full((agents, episodes, 2), jnp.nan)], axis=1)
     return dataclasses.replace(practice, returns=more)
+
+
+def remembering(practice: Practice, transitions: Transition) -> Practice:
+    """With the same transitions added to every agent's replay."""
+    replay = jax.vmap(add_prioritised, in_axes=(0, None))(practice.learner.replay, transitions)
+    return eqx.tree_at(lambda p: p.learner.replay, practice, replay)
+
+
+def real_transitions(settings: DQNSettings, data: Trajectory) -> Transition:
+    """What really happened, as an agent that sees the observation alone remembers it: up to half a replay of it."""
+    spec, mask = data.spec, data.mask
+    seen = np.asarray(data.observation, np.float32)
+    last = np.arange(mask.shape[1]) == np.asarray(data.length)[:, None] - 1
+    ended = last & np.asarray(data.terminated)[:, None]
+    discount = np.where(ended, 0.0, spec.discount ** (np.asarray(data.interval) / spec.tick))
+    keep = np.flatnonzero(mask.ravel())
+    most = settings.capacity // 2
+    if len(keep) > most:
+        keep = np.random.default_rng(0).choice(keep, most, replace=False)
+
+    def rows(x: Any, kind: Any = np.float32) -> Any:
+        flat = np.asarray(x).reshape(mask.size, *np.shape(x)[2:])
+        return jnp.asarray(flat[keep], kind)
+
+    return Transition(
+        features=rows(seen[:, :-1]),
+        action=rows(data.action, np.int32),
+        reward=rows(settings.reward_scale * np.asarray(data.reward)),
+        discount=rows(discount),
+        next_features=rows(seen[:, 1:]),
+    )

@@ -1,5 +1,6 @@
 """Episodes as arrays: padded to one length, with the true length beside. One type for one episode and for many."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -67,3 +68,22 @@ def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Observations whose padding repeats each episode's last."""
     index = np.minimum(np.arange(observation.shape[1]), length[:, None])
     return np.take_along_axis(observation, index[..., None], axis=1)
+
+
+def join(parts: Sequence[Trajectory]) -> Trajectory:
+    """The episodes of several trajectories of one system, padded to the longest."""
+    longest = max(part.interval.shape[1] for part in parts)
+
+    def padded(name: str) -> np.ndarray:
+        arrays = []
+        for part in parts:
+            array = np.asarray(getattr(part, name))
+            wide = [(0, 0), (0, longest - part.interval.shape[1]), *([(0, 0)] * (array.ndim - 2))]
+            arrays.append(np.pad(array, wide, mode="edge" if name == "observation" else "constant"))
+        return np.concatenate(arrays)
+
+    together = {
+        name: np.concatenate([getattr(p, name) for p in parts]) for name in ("length", "terminated", "truncated")
+    }
+    padded_ones = {name: padded(name) for name in ("observation", "action", "interval", "reward")}
+    return Trajectory(spec=parts[0].spec, **padded_ones, **together)

@@ -19,20 +19,25 @@ from kairode.agents.learn import Look, PracticeReport, Practised, practise
 from kairode.agents.network import QNetwork
 from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
-from kairode.agents.practice import Room
+from kairode.agents.practice import Room, enter, real_transitions, remembering
+from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Timed
 from kairode.experiments.fitting import experience
 from kairode.experiments.record import record, save
 from kairode.experiments.table1 import cell_config
-from kairode.planning.world import World, imagine, seen_range, stack
+from kairode.planning.world import World, imagine, moments, seen_range, stack
 from kairode.training.store import load_models
 
 ORACLE = "oracle"
 """In place of a model: practice on the real system, the model-free baseline."""
 LOOK_SEED = 500_009
 """Episodes of looks while practising: none of the test's."""
+
+
+STARTS = 4096
+"""Moments of real episodes that imagination branches off from: drawn once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Study:
     margin: float | None = None
     """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
     side; None lets them go anywhere."""
+    branch: int | None = None
+    """Imagined episodes start anywhere along the models' experience and last so many decisions; None for whole ones."""
+    real: bool = False
+    """Whether the replay holds the models' experience beside what is imagined (for policies that see s alone)."""
     every: int = 5000
     """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
     look_episodes: int = 20
@@ -83,11 +92,16 @@ def run_study(
     seeds = [seed for _ in study.models for _ in study.schedules for seed in range(study.seeds)]
     limit = env.task.spec.longest(_least(study, env))
     look = looker(study, env, rooms, judges, limit)
+    begun = None
+    if study.real and study.models != (ORACLE,):
+        begun = enter(rooms, study.dqn, study.episodes, seeds)
+        begun = remembering(begun, real_transitions(study.dqn, _seen(study)))
     done = practise(
         rooms,
         study.dqn,
         study.episodes,
         seeds,
+        begun=begun,
         look=look,
         every=study.every,
         folder=folder,
@@ -118,10 +132,7 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room],
     agents = len(study.schedules) * study.seeds
     taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
     schedule = Timed(taus, _least(study, env))
-    options = dict(study.world)
-    if study.margin is not None and study.models != (ORACLE,):
-        seen = experience(cell_config(study.fits, study.models[0], 0)).train
-        options["within"] = jnp.asarray(seen_range(seen, study.margin))
+    options = _world_options(study)
     rooms: list[Room] = []
     judges: list[World | None] = []
     for model in study.models:
@@ -139,9 +150,30 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room],
             known = [dataclasses.replace(one, spec=worlds[0].models.spec) for one in found]
             perception = Latent(stack(known * len(study.schedules)))
         rooms.append(Room(_stacked(worlds * len(study.schedules)), schedule, perception, agents))
-        alone = [imagine(one, env, **options) for one in found]
+        whole = {name: value for name, value in options.items() if name not in ("starts", "branch")}
+        alone = [imagine(one, env, **whole) for one in found]
         judges.append(_stacked(alone * len(study.schedules)) if study.ensemble else None)
     return rooms, judges
+
+
+def _seen(study: Study) -> Trajectory:
+    """The experience that the models were fitted to."""
+    return experience(cell_config(study.fits, study.models[0], 0)).train
+
+
+def _world_options(study: Study) -> dict[str, Any]:
+    """What the imagined worlds of a study have in common."""
+    options = dict(study.world)
+    if study.models == (ORACLE,) or (study.margin is None and study.branch is None):
+        return options
+    seen = _seen(study)
+    if study.margin is not None:
+        options["within"] = jnp.asarray(seen_range(seen, study.margin))
+    if study.branch is not None:
+        every = moments(seen)
+        some = np.random.default_rng(0).permutation(len(every))[:STARTS]
+        options |= {"starts": every[some], "branch": study.branch}
+    return options
 
 
 def _stacked(worlds: Sequence[World]) -> World:

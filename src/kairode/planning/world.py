@@ -112,6 +112,7 @@ def imagine(
     env: Environment | Task,
     *,
     starts: Environment | Trajectory | np.ndarray | None = None,
+    branch: int | None = None,
     **options: Any,
 ) -> World:
     """The world that one or several fitted models believe in.
@@ -119,7 +120,10 @@ def imagine(
     Args:
         models: fitted models of one kind.
         env: the real system, of which the task and the start states are taken; or a task alone.
-        starts: where episodes start, if not as `env` does: experience, or observations [n, obs].
+        starts: where episodes start, if not as `env` does: experience (its first observations), or observations [n,
+            obs].
+        branch: cut imagined episodes after so many decisions, so that errors have little time to add up; with `starts`
+            all along real episodes (`moments`), imagination branches off from what really happened.
         options: `sampled`, `switching`, `within` of `World` (`seen_range` makes the last from experience).
     """
     members = [models] if isinstance(models, DynamicsModel) else list(models)
@@ -140,6 +144,8 @@ def imagine(
             raise KairodeError(
                 f"start states must be observations of shape (n, {len(task.spec.observations)}), got {found.shape}."
             )
+    if branch is not None:
+        task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
     # The task knows the horizon and the names; the time that counts as one is the model's own.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return World(task, stack([dataclasses.replace(model, spec=spec) for model in members]), found, **options)
@@ -148,13 +154,19 @@ def imagine(
 def stack(members: Sequence[DynamicsModel]) -> DynamicsModel:
     """Several models of one kind as one, an axis in front of every array."""
     arrays, rest = zip(*(eqx.partition(model, eqx.is_array) for model in members), strict=True)
-    if any(jax.tree.structure(a) != jax.tree.structure(arrays[0]) for a in arrays[1:]):
+    kinds: list[Any] = [jax.tree.structure(a) for a in arrays]
+    if any(kind != kinds[0] for kind in kinds):
         raise KairodeError("the models of one world must be of one kind: fit them with the same settings.")
     try:
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
     except (TypeError, ValueError) as error:
         raise KairodeError("the models of one world must have one size: fit them with the same settings.") from error
     return eqx.combine(stacked, rest[0])
+
+
+def moments(data: Trajectory) -> Float[np.ndarray, "n obs"]:
+    """Every observation at which something was decided."""
+    return np.asarray(data.observation)[:, :-1][data.mask]
 
 
 def seen_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:

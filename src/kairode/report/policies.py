@@ -139,7 +139,9 @@ def print_returns(what: str, found: dict[str, Any], missing: list[str], records:
 
 
 def _print_models(console: Console, what: str, found: dict[str, Any]) -> None:
-    table = Table("", "", "paper", "paper's settings", "our settings", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("", "", "paper", "paper's settings", "our settings"):
+        table.add_column(title, no_wrap=True)
     for env in ENVS:
         rows = found["paper"][env] if what == "table4" else {_tau(what, env): found["paper"][env]}
         for tau in rows:
@@ -226,7 +228,7 @@ def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
     )
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
     for axes, (env, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        colours = iter(colormaps["tab10"].colors)
+        colours = iter(colormaps["tab10"](range(10)))
         for name in names:
             study = STUDIES[f"paper-{name}"]
             for model, curve in _figures(results, f"paper-{name}")["curves"].items():

@@ -1,0 +1,108 @@
+"""Evaluation: returns worked out from the collected episodes, many policies at once, intervals of confidence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import abreast
+
+import kairode
+from kairode.agents.evaluate import TEST_SEED, bootstrap, episode_keys, evaluate, judged, mean_return, score, score_many
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.data.policy import Constant
+from kairode.envs.core import Environment
+from kairode.envs.hiv import HEALTHY, UNHEALTHY
+from kairode.envs.schedule import Timed
+from kairode.errors import KairodeError
+
+HIV = kairode.make("hiv", horizon=60)
+GRIDWORLD = kairode.make("gridworld", horizon=60, noise=0.3)
+
+
+def policy_of(env: Environment, seed: int) -> SoftGreedy:
+    spec = env.task.spec
+    q = QNetwork.new(len(spec.observations), 8, spec.actions.n, key=jax.random.key(seed))
+    return SoftGreedy(q, Plain(), spec, epsilon=0.2)
+
+
+@pytest.mark.parametrize("name", ["hiv", "gridworld"])
+def test_returns_by_hand(name: str) -> None:
+    env = HIV if name == "hiv" else GRIDWORLD
+    policy = policy_of(env, 0) if name == "hiv" else lambda obs, key: jnp.where(obs[0] > 0, 7, 3)  # right against wind
+    found = evaluate(env, policy, episodes=12, seed=3)
+    seen = kairode.collect(env, policy, episodes=12, seed=TEST_SEED + 3)
+    gamma = 0.995 if name == "hiv" else 0.99
+    for n in range(12):
+        total = discounted = time = 0.0
+        for k in range(int(seen.length[n])):
+            reward, tau = float(seen.reward[n, k]), float(seen.interval[n, k])
+            total += reward
+            discounted += gamma**time * reward
+            time += tau
+        assert found.scores.total[n] == pytest.approx(total, rel=1e-4)
+        assert found.scores.discounted[n] == pytest.approx(discounted, rel=1e-4)
+        assert found.returns[n] == pytest.approx(discounted if name == "hiv" else total, rel=1e-4)
+        assert found.scores.time[n] == time
+        assert found.scores.decisions[n] == seen.length[n]
+        assert found.scores.reached[n] == seen.terminated[n]
+    np.testing.assert_allclose(found.returns, seen.discounted if name == "hiv" else seen.undiscounted, rtol=1e-4)
+    assert (found.figures()["healthy"] is None) == (name == "gridworld")
+    assert (0 < seen.terminated.mean() < 1) == (name == "gridworld")  # some reach the goal, some do not
+    assert found.figures()["reached"] == pytest.approx(seen.terminated.mean())
+    assert f"{found.mean:.4g}" in str(found)
+
+
+def test_the_share_of_time_in_health() -> None:
+    """By time, not by decisions; what follows the end of an episode counts for nothing."""
+    well, ill = (HIV.observe(jnp.array(state)) for state in (HEALTHY, UNHEALTHY))
+    after = jnp.stack([jnp.stack([ill, well, ill, well]), jnp.stack([well, well, well, ill])], axis=1)
+    interval = jnp.array([[1.0, 5.0, 2.0, 0.0], [3.0, 3.0, 3.0, 3.0]]).T
+    none, end = jnp.zeros((4, 2)), jnp.zeros(2, bool)
+    found = score(HIV.task, after, interval, none, jnp.array([3, 4]), end)
+    np.testing.assert_allclose(found.healthy, [5 / 8, 9 / 12])
+
+
+def test_many_policies_are_each_alone() -> None:
+    """Two policies, one under the system's own schedule, one that looks every five seconds."""
+    policies, seed, episodes = [policy_of(GRIDWORLD, 1), policy_of(GRIDWORLD, 2)], 4, 6
+    keys = episode_keys(TEST_SEED + seed, episodes)
+    schedules = [Timed(jnp.array(tau), least=1.0) for tau in (0.0, 5.0)]
+    together = score_many(GRIDWORLD, abreast(*policies), abreast(*schedules), keys, 60, 2)
+    for i, schedule in enumerate(schedules):
+        alone = evaluate(GRIDWORLD, policies[i], episodes=episodes, schedule=schedule, seed=seed)
+        for name, many in together._asdict().items():
+            np.testing.assert_allclose(many[i], getattr(alone.scores, name), rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(judged(GRIDWORLD.task, together)[i], alone.returns, rtol=1e-5)
+        np.testing.assert_allclose(mean_return(GRIDWORLD.task, together)[i], alone.mean, rtol=1e-5)
+    assert len(np.unique(together.decisions[0])) > 1
+
+
+def test_a_schedule_of_five_seconds() -> None:
+    """The last interval goes beyond the horizon."""
+    found = evaluate(kairode.make("gridworld", horizon=37), Constant(0), episodes=20, schedule=5)
+    np.testing.assert_array_equal(found.scores.decisions, 8)
+    np.testing.assert_array_equal(found.scores.time, 40)
+    np.testing.assert_allclose(found.scores.discounted, -5 * sum(0.99 ** (5 * k) for k in range(8)), rtol=1e-5)
+
+
+def test_bootstrap_intervals() -> None:
+    rng = np.random.default_rng(0)
+    widths = []
+    for n in (10, 100, 1000):
+        values = 5 + rng.normal(size=n)
+        low, high = bootstrap(values)
+        assert low < values.mean() < high
+        # The normal approximation of a mean.
+        assert high - low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(n), rel=0.15)
+        widths.append(high - low)
+    assert widths[0] > widths[1] > widths[2]
+    assert bootstrap([2.0, 2.0, 2.0]) == (2.0, 2.0)
+    assert bootstrap([3.0]) == (3.0, 3.0)
+
+
+def test_seeds_that_make_no_sense() -> None:
+    for seed in (-1, 2**30):
+        with pytest.raises(KairodeError, match="seed must be"):
+            evaluate(HIV, episodes=2, seed=seed)
