@@ -42,21 +42,22 @@ def test_collect(typed, tmp_path) -> None:
     assert (kairode.read(out_file).interval == 2).all()
 
 
-def test_run_leaves_a_folder(typed, tmp_path) -> None:
+def test_a_run_with_controls_leaves_experience(typed, tmp_path) -> None:
     folder = tmp_path / "run"
-    code, out, _ = typed("run", "hiv", "--episodes", "4", "--out", str(folder), "--set", "horizon=60")
+    words = ("run", "swimmer", "--episodes", "4", "--set", "max_decisions=9", "--out")
+    code, out, _ = typed(*words, str(folder))
     assert code == 0
-    assert "Collected 4 episodes of 'hiv'" in out
+    assert "Collected 4 episodes of 'swimmer'" in out
     assert str(folder / "course.svg") in out.splitlines()[-1]
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json", "course.svg", "experience.parquet", "record.json"
     ]  # fmt: skip
     record = json.loads((folder / "record.json").read_text())
-    assert record["command"] == "kairode run hiv --episodes 4 --seed 0 --set horizon=60"
+    assert record["command"] == "kairode run swimmer --episodes 4 --seed 0 --set max_decisions=9"
     assert record["figures"]["decisions"] == kairode.read(folder / "experience.parquet").decisions
     assert {"commit", "machine", "versions", "seconds", "seed"} <= set(record)
     again = tmp_path / "again"
-    typed("run", "hiv", "--episodes", "4", "--out", str(again), "--set", "horizon=60", "--quiet")
+    typed(*words, str(again), "--quiet")
     assert json.loads((again / "record.json").read_text())["figures"] == record["figures"]
 
 

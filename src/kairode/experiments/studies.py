@@ -58,6 +58,8 @@ class Study:
     dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
     seeds: int = 5
     """Agents for each model and schedule; agent i imagines with the fit of seed i."""
+    agents_from: int = 0
+    """The seed of the first agent; settings are tuned with agents from 100 on."""
     latent: bool = False
     """Whether the policy also sees the model's latent state."""
     ensemble: bool = False
@@ -89,7 +91,8 @@ def run_study(
     """Practise, look, test; the figures of a record."""
     env = make(study.env, setting=study.setting)
     rooms, judges = build_rooms(study, env, fits)
-    seeds = [seed for _ in study.models for _ in study.schedules for seed in range(study.seeds)]
+    numbers = range(study.agents_from, study.agents_from + study.seeds)
+    seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
     limit = env.task.spec.longest(_least(study, env))
     look = looker(study, env, rooms, judges, limit)
     begun = None

@@ -1,0 +1,46 @@
+import json
+
+import numpy as np
+
+import kairode
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.practice import real_transitions
+from kairode.data.trajectory import join
+from kairode.experiments.rounds import Rounds, run_rounds
+
+
+def test_rounds_count_every_real_episode(tmp_path):
+    dqn = DQNSettings(hidden=(16, 16), capacity=512, batch=16, reward_scale=0.1)
+    config = Rounds("gridworld", first=10, each=2, rounds=2, fits=2, iterations=4, imagined=6, branch=3, dqn=dqn)
+    told = []
+    made = run_rounds(config, tmp_path / "run", told.append)
+    assert [found.real_episodes for found in told] == [10, 12, 14]
+    assert np.isfinite([found.model_error for found in told]).all()
+    saved = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert saved == json.loads(json.dumps(made))
+    assert np.isfinite(saved["figures"]["test"]["return"])
+    policy = kairode.load_policy(tmp_path / "run")
+    assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).mean)
+
+
+def test_real_transitions_are_what_happened():
+    env = kairode.make("gridworld")
+    data = kairode.collect(env, lambda obs, key: 3, episodes=3, seed=0)  # always right: some reach the goal
+    found = real_transitions(DQNSettings(reward_scale=0.5), data)
+    assert len(found.action) == data.decisions
+    first = int(data.length[0])
+    assert np.allclose(found.features[1:first], found.next_features[: first - 1])
+    assert np.allclose(found.reward[:first], 0.5 * data.reward[0, :first])
+    expected = 0.99 ** data.interval[0, :first]
+    expected[-1] *= not data.terminated[0]
+    assert np.allclose(found.discount[:first], expected, rtol=1e-5)
+
+
+def test_joined_episodes_are_those_of_the_parts():
+    env = kairode.make("gridworld")
+    parts = [kairode.collect(env, episodes=2, seed=0), kairode.collect(env, episodes=3, seed=1, schedule=7)]
+    both = join(parts)
+    assert len(both) == 5 and both.decisions == sum(part.decisions for part in parts)
+    assert np.allclose(both.undiscounted, np.concatenate([part.undiscounted for part in parts]))
+    assert np.allclose(both.discounted, np.concatenate([part.discounted for part in parts]))
+    assert np.allclose(both.observation[3, -1], parts[1].observation[1, -1])
