@@ -69,18 +69,17 @@ def test_one_alone_is_the_same_among_five(five: Practised) -> None:
 
 
 def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
-    """Rooms of unlike models. The second, since it is its lanes, keys and seeds that could be mistaken."""
+    """Imagining with unlike models. The second, since it is its lanes, keys and seeds that could be mistaken."""
     env = kairode.make("gridworld", horizon=30)
-    sizes = Sizes(latent=4, encoder_hidden=3, field_hidden=5, timer="none")
 
-    def room(name: str, agents: int) -> Room:
-        models = [build(name, env.task.spec, sizes, key=jax.random.key(seed)) for seed in range(agents)]
-        return Room(abreast(*(imagine(model, env) for model in models)), Own(), Latent(abreast(*models)), agents)
+    def room(name: str) -> Room:
+        model = build(name, env.task.spec, Sizes(latent=4, timer="none"), key=jax.random.key(3))
+        return Room(abreast(imagine(model, env)), Own(), Latent(abreast(model)), 1)
 
-    first, second = room("rnn", 2), room("latent-ode", 1)
-    together = practised([first, second], [0, 1, 2])
-    same(only(together, 2), practised([second], [2]), 1e-4)
-    assert len(set(together.returns[:, 0, 0])) == 3
+    first, second = room("rnn"), room("dt-rnn")
+    together = practised([first, second], [0, 1])
+    same(only(together, 1), practised([second], [1]), 1e-4)
+    assert (together.returns[0] != together.returns[1]).any()
 
 
 def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path: Path) -> None:
@@ -99,8 +98,6 @@ def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path:
     assert plain(done.curve) == plain(five.curve)
     # Once more: all is done already.
     same(practised([FIVE], SEEDS, folder=tmp_path), five)
-    with pytest.raises(KairodeError, match="another model"):
-        practise([FIVE], dataclasses.replace(SETTINGS, capacity=64), 40, SEEDS, folder=tmp_path)
 
 
 def test_the_best_looked_at_is_kept(five: Practised) -> None:

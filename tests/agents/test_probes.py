@@ -63,6 +63,16 @@ def test_values_and_policy(name: str, learned: tuple[list[Room], Practised]) -> 
             assert found.argmax() == np.argmax(values)
 
 
+def test_returns_of_practice(learned: tuple[list[Room], Practised]) -> None:
+    """Plain, and each reward times gamma^t, t the time of its decision: of either way there are many."""
+    for name, taus in (("interval", (1, 10)), ("interval, timed", (1, 1)), ("interval, in ticks", (1, 10))):
+        found = learned[1].returns[list(PROBES).index(name)]
+        left = found[:, 0] < 1.1
+        assert 100 < left.sum() < 900
+        np.testing.assert_allclose(found[left], [[1.0, 0.9 ** taus[0]]] * left.sum(), rtol=1e-5)
+        np.testing.assert_allclose(found[~left], [[1.2, 1.2 * 0.9 ** taus[1]]] * (~left).sum(), rtol=1e-5)
+
+
 def test_without_memory_it_is_chance(learned: tuple[list[Room], Practised]) -> None:
     rooms, done = learned
     assert abs(evaluate(Cue(), done.policies(rooms, epsilon=0.0)[-1], episodes=400).mean) < 0.2

@@ -197,10 +197,11 @@ def test_what_was_seen() -> None:
 
 
 def test_short_branches() -> None:
-    world = imagine(always(small(), (0.0, 0.0)), ENV, branch=4)
-    seen = kairode.collect(world, episodes=5, seed=0)
-    assert seen.truncated.all()
-    assert (seen.length == 4).all()
+    world, action, tau = imagine(always(small(), (0.0, 0.0)), ENV, branch=3), jnp.array(0), jnp.array(1.0)
+    moment, step = begin(world, key=KEY), eqx.filter_jit(advance)
+    for k in range(3):
+        moment, outcome = step(world, moment, action, tau, key=KEY)
+        assert bool(outcome.truncated) == (k == 2)
 
 
 def test_time_is_counted_as_the_model_was_fitted() -> None:

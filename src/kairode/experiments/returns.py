@@ -47,10 +47,12 @@ def _studies() -> dict[str, Study]:
     found: dict[str, Study] = {}
     for env in ENVS:
         setting, taus, there = SETTINGS[env], REGULAR[env], TRANSFER[env]
-        # On HIV short intervals make episodes many times as long, so they are studied apart.
-        parts = (
-            {"": (0.0, *taus)} if env != "hiv" else {"": (0.0, there), "-3467": (3.0, 4.0, 6.0, 7.0), "-12": (1.0, 2.0)}
-        )
+        # Short intervals make episodes many times as long, and agents of one study wait for the slowest.
+        parts: dict[str, tuple[float, ...]] = {"": (0.0, *taus)}
+        if env == "gridworld":
+            parts = {"": (0.0, *taus[1:]), "-1": taus[:1]}
+        elif env == "hiv":
+            parts = {"": (0.0, there), "-3467": (3.0, 4.0, 6.0, 7.0), "-12": (1.0, 2.0)}
         looks = 10_000 if env == "hiv" else 5_000
         for part, schedules in parts.items():
             found[f"paper-{env}{part}"] = Study(env, setting, env, PAPER_MODELS, schedules, IMAGINED[env])
@@ -61,7 +63,15 @@ def _studies() -> dict[str, Study]:
         found[f"ours-{env}"] = dataclasses.replace(
             ours, models=("latent-ode",), episodes=IMAGINED[env], ensemble=True, every=5_000, margin=0.5
         )
-    found["ours-hiv"] = dataclasses.replace(found["ours-hiv"], fits="hiv-whole-cooled")
+    # Imagination branches off from what random treatment led to (chosen with agents 100 to 104).
+    found["ours-hiv"] = dataclasses.replace(
+        found["ours-hiv"],
+        episodes=2400,
+        branch=25,
+        real=True,
+        world={"switching": True},
+        dqn=dataclasses.replace(OURS["hiv"], target_every=40),
+    )
     plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], every=10_000)
     partial = {
         "hiv-partial": plain,
@@ -72,7 +82,11 @@ def _studies() -> dict[str, Study]:
         found[f"paper-{name}"] = study
         real = study.models == (ORACLE,)
         found[f"ours-{name}"] = dataclasses.replace(
-            study, dqn=OURS["hiv"], ensemble=not real, margin=None if real else 0.5
+            study,
+            dqn=OURS["hiv"],
+            ensemble=not real,
+            margin=None if real else 0.5,
+            episodes=study.episodes if real else 400,
         )
     return found
 

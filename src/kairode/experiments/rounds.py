@@ -53,6 +53,10 @@ class Rounds:
     rounds: int = 12
     fits: int = 4
     """Models in the ensemble."""
+    latent: int = 16
+    """Dimensions of the models' latent state: experience under a good policy spans more than random one."""
+    field_hidden: int = 48
+    """Tanh units in each hidden layer of their field."""
     iterations: int = 2000
     """Of the first fit; half as many in later rounds, which go on from the models of the last."""
     pieces: int = 20
@@ -165,7 +169,9 @@ def refit(config: Rounds, data: Trajectory, models: Any, number: int) -> tuple[A
     )
     seeds = list(range(config.fits * number, config.fits * (number + 1)))
     if not later:
-        fit = Fit(config.env, config.model, dataclasses.replace(usual, settings=settings), seeds=config.fits)
+        sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
+        chosen = dataclasses.replace(usual, sizes=sizes, settings=settings)
+        fit = Fit(config.env, config.model, chosen, seeds=config.fits)
         models = new_models(dataclasses.replace(fit, seed=config.seed), data)
     held = np.arange(len(data)) % 10 == 9
     fitted = train(models, settings, data[~held], data[held], seeds=seeds)
