@@ -40,7 +40,8 @@ def test_joined_episodes_are_those_of_the_parts():
     env = kairode.make("gridworld")
     parts = [kairode.collect(env, episodes=2, seed=0), kairode.collect(env, episodes=3, seed=1, schedule=7)]
     both = join(parts)
-    assert len(both) == 5 and both.decisions == sum(part.decisions for part in parts)
+    assert len(both) == 5
+    assert both.decisions == sum(part.decisions for part in parts)
     assert np.allclose(both.undiscounted, np.concatenate([part.undiscounted for part in parts]))
     assert np.allclose(both.discounted, np.concatenate([part.discounted for part in parts]))
     assert np.allclose(both.observation[3, -1], parts[1].observation[1, -1])

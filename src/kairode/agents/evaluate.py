@@ -163,7 +163,7 @@ def score_many(
         return score(env.task, records.next_obs, records.interval, records.reward, found.length, found.terminated)
 
     if jax.default_backend() == "cpu":
-        return jax.lax.map(one, arrays, batch_size=None) if jax.tree.leaves(arrays) else one(arrays)
+        return jax.lax.map(lambda i: one(jax.tree.map(lambda x: x[i], arrays)), jnp.arange(agents))
     return jax.vmap(one, axis_size=agents)(arrays)
 
 

@@ -1,6 +1,7 @@
 """The loop around the compiled practice: looks, the best policy so far, checkpoints, interrupts, divergence."""
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -119,9 +120,15 @@ def practise(
     state = _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
     curve: list[dict[str, Any]] = []
     earlier = 0.0
+    run = json.loads(json.dumps({"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes}))
     if folder is not None and checkpoint.exists(folder):
         state = checkpoint.load(folder, state)
         about = checkpoint.describe(folder)
+        if about.get("run") != run:
+            raise KairodeError(
+                f"{folder} holds the checkpoint of another practice (other seeds, settings or episodes): remove it, or "
+                "choose another folder."
+            )
         curve, earlier = about["curve"], float(about["seconds"])
     started = saved = time.perf_counter()
 
@@ -130,7 +137,7 @@ def practise(
 
     def keep() -> None:
         if folder is not None:
-            checkpoint.save(folder, state, curve=curve, seconds=round(spent(), 2))
+            checkpoint.save(folder, state, run=run, curve=curve, seconds=round(spent(), 2))
 
     def ended() -> bool:
         return bool(finished(state.practice).all())
@@ -155,7 +162,7 @@ def practise(
                     "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
                 )
         keep()
-    return _result(state, curve, look is not None, seeds, spent())
+    return _result(state, curve, seeds, folder, spent())
 
 
 def _looked(state: _State, look: Look) -> tuple[_State, dict[str, Any]]:
@@ -190,18 +197,19 @@ def _report(practice: Practice, figures: dict[str, Any] | None, seconds: float) 
 
 
 def _result(
-    state: _State, curve: list[dict[str, Any]], looked: bool, seeds: Sequence[int], seconds: float
+    state: _State, curve: list[dict[str, Any]], seeds: Sequence[int], folder: Path | None, seconds: float
 ) -> Practised:
     practice = state.practice
     last = practice.learner.q
-    judged = looked and bool(curve) and "score" in curve[-1]
+    judged = bool(curve) and "score" in curve[-1]
     diverged = np.asarray(practice.diverged)
     if diverged.all():
         i = int(np.asarray(practice.decisions).argmin())
+        kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
         raise KairodeError(
             f"the policy of seed {seeds[i]} diverged after {int(practice.decisions[i]):,} decisions: a value or an "
-            "observation was not finite. Its last good weights are kept. Try a smaller reward_scale or learning_rate; "
-            "in imagination, a model whose predictions stay bounded."
+            "observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, keep predictions "
+            f"near the experience (data=..).{kept}"
         )
     return Practised(
         q=state.best if judged else last,

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 class QNetwork(eqx.Module):
     """Linear layers with ReLU between them; features on the last axis."""
 
-    weights: tuple[Float[Array, "*agents i o"], ...]
-    biases: tuple[Float[Array, "*agents o"], ...]
+    weights: tuple[Float[Array, "*agents _ _"], ...]
+    biases: tuple[Float[Array, "*agents _"], ...]
 
     @classmethod
     def new(cls, *sizes: int, key: Key[Array, ""]) -> "QNetwork":

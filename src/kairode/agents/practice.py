@@ -5,7 +5,6 @@ fixed intervals, weights of their models) stand in one `Room`; rooms differ in k
 environments of each room move under a `vmap` of their own, then all agents learn under one.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -78,14 +77,19 @@ def enter(rooms: Sequence[Room], settings: DQNSettings, episodes: int, seeds: Se
     for room in rooms:
         if not isinstance(room.env.task.spec.actions, Discrete):
             raise KairodeError(f"DQN chooses among named actions, and those of '{room.env.task.spec.name}' are not.")
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    wanted = sum(room.agents for room in rooms)
+    if wanted != len(seeds):
+        raise KairodeError(f"{wanted} agents need as many seeds, got {len(seeds)}.")
+    return _enter(tuple(rooms), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
+
+
+@eqx.filter_jit
+def _enter(rooms: tuple[Room, ...], settings: DQNSettings, episodes: int, keys: Key[Array, " agents"]) -> Practice:
     parts, start = [], 0
     for room in rooms:
         here = keys[start : start + room.agents]
         parts.append(_in_room(room, partial(_enter_one, settings, episodes))(room, here))
         start += room.agents
-    if start != len(seeds):
-        raise KairodeError(f"{start} agents need as many seeds, got {len(seeds)}.")
     return _joined(parts)
 
 
@@ -99,7 +103,7 @@ def _enter_one(settings: DQNSettings, episodes: int, room: Room, key: Key[Array,
         learner=new_learner(lane.features.shape[0], actions, settings, key=weights_key),
         decisions=jnp.zeros((), jnp.int32),
         episodes=jnp.zeros((), jnp.int32),
-        returns=jnp.full((episodes, 2), jnp.nan),
+        returns=jnp.full((episodes, 2), jnp.nan, lane.total.dtype),
         diverged=jnp.zeros((), bool),
     )
 
@@ -215,13 +219,6 @@ def advance(fixed: tuple[DQNSettings, tuple[Room, ...], int], practice: Practice
 def finished(practice: Practice) -> Bool[Array, " agents"]:
     """Which agents have practised all their episodes, or had to stop."""
     return (practice.episodes >= practice.returns.shape[1]) | practice.diverged
-
-
-def reopened(practice: Practice, episodes: int) -> Practice:
-    """With room for some episodes more: agents go on where they stand."""
-    agents = practice.returns.shape[0]
-    more = jnp.concatenate([practice.returns, jnp.full((agents, episodes, 2), jnp.nan)], axis=1)
-    return dataclasses.replace(practice, returns=more)
 
 
 def remembering(practice: Practice, transitions: Transition) -> Practice:

@@ -159,7 +159,9 @@ TABLES: dict[str, Callable[[Path, str], Table]] = {
 NEEDS: dict[str, Callable[[str, Study], bool]] = {
     "table2a": lambda name, study: 0.0 in study.schedules and study.env in ENVS,
     "table2b": lambda name, study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
-    "table3": lambda name, study: study.env == "hiv-partial" or (study.env == "hiv" and "latent-ode" in study.models),
+    "table3": lambda name, study: (
+        study.env == "hiv-partial" or (study.env == "hiv" and 0.0 in study.schedules and "latent-ode" in study.models)
+    ),
     "table4": lambda name, study: study.env in ENVS,
 }
 """Which studies a table is made of."""

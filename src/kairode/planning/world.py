@@ -89,7 +89,7 @@ class World(Environment):
         obs = seen[member]
         if self.within is not None:
             obs = jnp.clip(obs, self.within[0], self.within[1])
-        spread = self.models.scale.apply(seen).std(0).mean()
+        spread = jax.vmap(self.models.scale.apply)(seen).std(0).mean()
         return Imagined(obs, z, member, spread)
 
     def _member(self, key: Key[Array, ""]) -> Int[Array, ""]:
