@@ -25,12 +25,12 @@ from kairode.agents.dqn import (
     DQNSettings,
     Learner,
     Transition,
-    huber,
     improve,
     new_learner,
-    optimiser,
+    pack,
     remember,
-    td_errors,
+    unpack,
+    update,
 )
 from kairode.agents.perception import Plain
 from kairode.agents.practice import Practice, Room, advance, enter
@@ -124,7 +124,7 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     full = new_learner(features, actions, SETTINGS, key=jax.random.key(0))
     memory, part = full.replay, 10_000
     for start in range(0, capacity, part):
-        memory = add_prioritised(memory, experience(part))
+        memory = add_prioritised(memory, pack(experience(part)))
         errors = jnp.asarray(rng.normal(size=part), jnp.float32)
         memory = prioritise(memory, jnp.arange(start, start + part), errors)
     full = eqx.tree_at(lambda a: a.replay, full, memory)
@@ -135,16 +135,11 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
 
     def with_replay(learner: Learner, now: tuple[Transition, Any]) -> tuple[Learner, None]:
         transition, key = now
-        return improve(remember(learner, transition), SETTINGS, jnp.array(True), key=key)[0], None
+        new = jax.tree.map(lambda x: x[None], transition)
+        return improve(remember(learner, new), SETTINGS, jnp.array(True), key=key)[0], None
 
     def bare(learner: Learner, drawn: Draw) -> tuple[Learner, None]:
-        def loss(q: Any) -> Any:
-            return jnp.mean(drawn.weights * huber(td_errors(q, learner.target, drawn.items, SETTINGS.double)))
-
-        gradient = jax.grad(loss)(learner.q)
-        changes, state = optimiser(SETTINGS).update(gradient, learner.optimiser, learner.q)
-        q = jax.tree.map(jnp.add, learner.q, changes)
-        return Learner(q, learner.target, state, learner.replay), None
+        return update(learner, SETTINGS, unpack(drawn.items), drawn.weights, jnp.array(True))[0], None
 
     def loop(body: Callable[..., Any], given: Any) -> Callable[[], None]:
         run = jax.jit(lambda learner: jax.lax.scan(body, learner, given)[0], donate_argnums=0)

@@ -18,6 +18,7 @@ from kairode.agents.dqn import (
     renew_target,
     soft_greedy,
     td_errors,
+    unpack,
 )
 from kairode.agents.network import QNetwork
 from kairode.data.replay import draw
@@ -41,7 +42,7 @@ def transitions(count: int, seed: int = 0) -> Transition:
 def forward(q: QNetwork, x: np.ndarray) -> np.ndarray:
     """The network in NumPy."""
     for i, (weight, bias) in enumerate(zip(q.weights, q.biases, strict=True)):
-        x = x.astype(np.float64) @ np.asarray(weight, np.float64) + np.asarray(bias)
+        x = x.astype(np.float64) @ np.asarray(weight, np.float64).T + np.asarray(bias)
         x = np.maximum(x, 0) if i < len(q.weights) - 1 else x
     return x
 
@@ -97,7 +98,7 @@ def learner_with(settings: DQNSettings, items: Transition) -> Learner:
     """A learner that has seen these, with a target network of its own."""
     learner = new_learner(3, 4, settings, key=KEY)
     learner = eqx.tree_at(lambda a: a.target, learner, QNetwork.new(3, *settings.hidden, 4, key=jax.random.key(9)))
-    return jax.lax.scan(lambda a, item: (remember(a, item), None), learner, jax.tree.map(jnp.asarray, items))[0]
+    return remember(learner, jax.tree.map(jnp.asarray, items))
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -110,10 +111,11 @@ def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
     clipped = []
     for k, key in enumerate(jax.random.split(KEY, 3)):
         drawn = draw(learner.replay, 16, key=key)
-        errors = errors_of(learner.q, learner.target, drawn.items, double)
+        batch = unpack(drawn.items)
+        errors = errors_of(learner.q, learner.target, batch, double)
         slope = np.asarray(drawn.weights) * np.clip(errors, -1, 1) / 16
-        chosen = np.eye(4)[np.asarray(drawn.items.action)] * slope[:, None]
-        gradients = [np.asarray(drawn.items.features).T @ chosen, chosen.sum(0)]
+        chosen = np.eye(4)[np.asarray(batch.action)] * slope[:, None]
+        gradients = [chosen.T @ np.asarray(batch.features), chosen.sum(0)]
         wanted = []
         for x, gradient, moment in zip((learner.q.weights[0], learner.q.biases[0]), gradients, moments, strict=True):
             clipped.append(np.abs(gradient).ravel() > 0.05)

@@ -4,7 +4,6 @@ import numpy as np
 
 import kairode
 from kairode.agents.dqn import DQNSettings
-from kairode.agents.practice import real_transitions
 from kairode.data.trajectory import join
 from kairode.experiments.rounds import Rounds, run_rounds
 
@@ -21,19 +20,6 @@ def test_rounds_count_every_real_episode(tmp_path):
     assert np.isfinite(saved["figures"]["test"]["return"])
     policy = kairode.load_policy(tmp_path / "run")
     assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).mean)
-
-
-def test_real_transitions_are_what_happened():
-    env = kairode.make("gridworld")
-    data = kairode.collect(env, lambda obs, key: 3, episodes=3, seed=0)  # always right: some reach the goal
-    found = real_transitions(DQNSettings(reward_scale=0.5), data)
-    assert len(found.action) == data.decisions
-    first = int(data.length[0])
-    assert np.allclose(found.features[1:first], found.next_features[: first - 1])
-    assert np.allclose(found.reward[:first], 0.5 * data.reward[0, :first])
-    expected = 0.99 ** data.interval[0, :first]
-    expected[-1] *= not data.terminated[0]
-    assert np.allclose(found.discount[:first], expected, rtol=1e-5)
 
 
 def test_joined_episodes_are_those_of_the_parts():

@@ -73,6 +73,18 @@ class Transition(NamedTuple):
     next_features: Any
 
 
+def pack(transition: Transition) -> Float[Array, "*n row"]:
+    """A transition as one row of numbers: the replay then writes and reads one array, which XLA does in place."""
+    s, a, r, gamma, s_next = transition
+    return jnp.concatenate([s, s_next, jnp.stack([a.astype(s.dtype), r, gamma], axis=-1)], axis=-1)
+
+
+def unpack(rows: Float[Array, "n row"]) -> Transition:
+    """The inverse of `pack`."""
+    f = (rows.shape[1] - 3) // 2
+    return Transition(rows[:, :f], rows[:, -3].astype(jnp.int32), rows[:, -2], rows[:, -1], rows[:, f : 2 * f])
+
+
 class Learner(eqx.Module):
     """What changes while learning."""
 
@@ -85,9 +97,8 @@ class Learner(eqx.Module):
 def new_learner(features: int, actions: int, settings: DQNSettings, *, key: Key[Array, ""]) -> Learner:
     """Random weights, an empty replay."""
     q = QNetwork.new(features, *settings.hidden, actions, key=key)
-    seen, one = jnp.zeros(features), jnp.zeros(())
-    example = Transition(seen, jnp.zeros((), jnp.int32), one, one, seen)
-    replay = empty_prioritised(settings.capacity, example, alpha=settings.alpha, beta=settings.beta)
+    row = jnp.zeros(2 * features + 3)
+    replay = empty_prioritised(settings.capacity, row, alpha=settings.alpha, beta=settings.beta)
     return Learner(q, q, optimiser(settings).init(q), replay)
 
 
@@ -132,10 +143,9 @@ def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
     return jnp.where(size < 1, 0.5 * error**2, size - 0.5)
 
 
-def remember(learner: Learner, transition: Transition) -> Learner:
-    """With one transition more in the replay."""
-    items = jax.tree.map(lambda x: x[None], transition)
-    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, items))
+def remember(learner: Learner, transitions: Transition) -> Learner:
+    """With some transitions more in the replay."""
+    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack(transitions)))
 
 
 def improve(
@@ -143,19 +153,32 @@ def improve(
 ) -> tuple[Learner, Bool[Array, ""]]:
     """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
     drawn = draw(learner.replay, settings.batch, key=key)
+    ready = going & (learner.replay.replay.size >= settings.batch)
+    learner, errors = update(learner, settings, unpack(drawn.items), drawn.weights, ready)
+    replay = prioritise(learner.replay, drawn.where, errors)
+    return eqx.tree_at(lambda a: a.replay, learner, replay), jnp.isfinite(errors).all()
+
+
+def update(
+    learner: Learner,
+    settings: DQNSettings,
+    batch: Transition,
+    weights: Float[Array, " n"],
+    ready: Bool[Array, ""],
+) -> tuple[Learner, Float[Array, " n"]]:
+    """One step of Adam on the weighted Huber loss, where `ready` and all is finite; also the TD errors."""
 
     def loss(q: QNetwork) -> tuple[Array, Array]:
-        errors = td_errors(q, learner.target, drawn.items, settings.double)
-        return jnp.mean(drawn.weights * huber(errors)), errors
+        errors = td_errors(q, learner.target, batch, settings.double)
+        return jnp.mean(weights * huber(errors)), errors
 
     gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
     changes, state = optimiser(settings).update(gradient, learner.optimiser, learner.q)
-    # A loss that is no number has errors or weights that are none: look at the short vector, not at all gradients.
-    fine = jnp.isfinite(errors).all()
-    ready = going & fine & (learner.replay.replay.size >= settings.batch)
-    q = jax.tree.map(lambda x, change: x + jnp.where(ready, change, 0.0), learner.q, changes)
-    kept = jax.tree.map(lambda new, old: jnp.where(ready, new, old), state, learner.optimiser)
-    return Learner(q, learner.target, kept, prioritise(learner.replay, drawn.where, errors)), fine
+    # A loss that is no number has errors that are none: look at the short vector, not at all gradients.
+    moves = ready & jnp.isfinite(errors).all()
+    q = jax.tree.map(lambda x, change: x + jnp.where(moves, change, 0.0), learner.q, changes)
+    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimiser)
+    return Learner(q, learner.target, kept, learner.replay), errors
 
 
 def renew_target(learner: Learner, now: Bool[Array, ""]) -> Learner:

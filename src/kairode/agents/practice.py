@@ -28,7 +28,6 @@ from kairode.agents.dqn import (
 )
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
-from kairode.data.replay import add_prioritised
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Environment, Moment, begin
 from kairode.envs.schedule import Schedule, hold
@@ -169,7 +168,7 @@ def learn(settings: DQNSettings, practice: Practice, moved: _Moved, key: Key[Arr
     limit = practice.returns.shape[0]
     going = (practice.episodes < limit) & ~practice.diverged
     fine = jnp.isfinite(moved.transition.next_features).all() & jnp.isfinite(moved.transition.reward)
-    learner = remember(practice.learner, moved.transition)
+    learner = remember(practice.learner, jax.tree.map(lambda x: x[None], moved.transition))
     learner, sane = improve(learner, settings, going & fine, key=jax.random.fold_in(key, 2))
     ended = moved.ended & going
     episodes = practice.episodes + ended.astype(jnp.int32)
@@ -223,8 +222,8 @@ def finished(practice: Practice) -> Bool[Array, " agents"]:
 
 def remembering(practice: Practice, transitions: Transition) -> Practice:
     """With the same transitions added to every agent's replay."""
-    replay = jax.vmap(add_prioritised, in_axes=(0, None))(practice.learner.replay, transitions)
-    return eqx.tree_at(lambda p: p.learner.replay, practice, replay)
+    learner = jax.vmap(remember, in_axes=(0, None))(practice.learner, transitions)
+    return eqx.tree_at(lambda p: p.learner, practice, learner)
 
 
 def real_transitions(settings: DQNSettings, data: Trajectory) -> Transition:

@@ -19,7 +19,7 @@ NAME = "policy"
 
 def save_policy(folder: str | Path, policy: SoftGreedy, **about: Any) -> None:
     """Write a policy; the model of a latent one is kept by whoever fitted it (`member` says which it is)."""
-    sizes = [policy.q.weights[0].shape[0], *(weight.shape[1] for weight in policy.q.weights)]
+    sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
     checkpoint.save(
         folder,
         eqx.filter(policy.q, eqx.is_array),

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNSettings, new_learner
+from kairode.agents.dqn import DQNSettings, new_learner, remember
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.learn import practise
 from kairode.agents.network import QNetwork
@@ -26,7 +26,6 @@ from kairode.agents.practice import Practice, Room, enter, real_transitions
 from kairode.agents.store import save_policy
 from kairode.data import Trajectory, collect
 from kairode.data.files import check_target
-from kairode.data.replay import add_prioritised
 from kairode.data.trajectory import join
 from kairode.envs import make
 from kairode.envs.core import Environment
@@ -201,7 +200,7 @@ def _room(
     learner = new_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
-    learner = dataclasses.replace(learner, replay=add_prioritised(learner.replay, real_transitions(config.dqn, data)))
+    learner = remember(learner, real_transitions(config.dqn, data))
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
     return dataclasses.replace(practice, learner=_one_agent(learner), decisions=explored), room
 
