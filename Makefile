@@ -13,7 +13,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	&& { echo $$p; break; }; done)
 
 help:
-	@echo "make run     collect experience on the HIV simulator and draw a patient's course"
+	@echo "make run     HIV: collect, fit, learn a policy in imagination, test it on the real system"
 	@echo "make test    the tests"
 	@echo "make lint    ruff and mypy        make format  let ruff mend what it can"
 	@echo "make bench   speed beside NumPy and scipy, in one run"

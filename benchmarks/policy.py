@@ -141,16 +141,29 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     def bare(learner: Learner, drawn: Draw) -> tuple[Learner, None]:
         return update(learner, SETTINGS, unpack(drawn.items), drawn.weights, jnp.array(True))[0], None
 
-    def loop(body: Callable[..., Any], given: Any) -> Callable[[], None]:
-        run = jax.jit(lambda learner: jax.lax.scan(body, learner, given)[0], donate_argnums=0)
-        state = [jax.tree.map(jnp.copy, full)]
+    def loop(body: Callable[..., Any], given: Any, start: Any = full) -> Callable[[], None]:
+        run = jax.jit(lambda state: jax.lax.scan(body, state, given)[0], donate_argnums=0)
+        state = [jax.tree.map(jnp.copy, start)]
 
         def call() -> None:
             state[0] = jax.block_until_ready(run(state[0]))
 
         return call
 
-    return {"with_replay": loop(with_replay, (arrivals, keys)), "bare": loop(bare, batches)}
+    # The four products of 128 x 256 x 512 in an update (two forwards, two backwards): what no implementation is spared.
+    x, g, (small, large) = jnp.ones((SETTINGS.batch, 256)), jnp.ones((SETTINGS.batch, 512)), SETTINGS.hidden
+    assert (small, large) == (256, 512)
+
+    def products(weight: Any, _: Any) -> tuple[Any, None]:
+        forward = (x @ weight.T) + (x @ (0.5 * weight).T)
+        back = (g + 1e-6 * forward) @ weight
+        return weight + 1e-9 * (g.T @ (x + 1e-6 * back)), None
+
+    return {
+        "with_replay": loop(with_replay, (arrivals, keys)),
+        "bare": loop(bare, batches),
+        "products": loop(products, jnp.zeros(UPDATES), full.q.weights[1]),
+    }
 
 
 # The peer: what one would write without this package, compact and in the manner of PyTorch.
@@ -364,6 +377,7 @@ NAMES = {
     "peer_2_threads": "PyTorch, one agent, 2 threads",
     "update_with_replay": "an update with prioritised replay",
     "update_bare": "the network's update alone",
+    "update_products": "its four large products alone",
 }
 
 

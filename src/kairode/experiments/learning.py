@@ -16,12 +16,12 @@ from kairode.agents.learn import Look, PracticeReport, Practised, practise
 from kairode.agents.network import QNetwork
 from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
-from kairode.agents.practice import Room
+from kairode.agents.practice import Room, enter, real_transitions, remembering
 from kairode.data import Trajectory
 from kairode.envs.core import Discrete, Environment, Task
 from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
-from kairode.experiments.studies import LOOK_SEED
+from kairode.experiments.studies import LOOK_SEED, some_moments
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.world import World, imagine, seen_range
 
@@ -37,6 +37,9 @@ class PolicyPreset:
     """Episodes on the real system, where there is no model."""
     margin: float | None = 0.5
     """Imagined observations stay within the range of the experience, widened by so many times itself."""
+    branch: int | None = None
+    """With experience at hand, imagined episodes start anywhere along it and last so many decisions; the replay then
+    holds the experience too. None for whole episodes from the system's start."""
     every: int = 4000
     """Decisions between two looks."""
 
@@ -44,9 +47,11 @@ class PolicyPreset:
 POLICIES: dict[str, PolicyPreset] = {
     "gridworld": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=400, real=400, every=2000),
     "acrobot": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=200, real=300),
-    "hiv": PolicyPreset(DQNSettings(reward_scale=1e-6, double=True), imagined=300, real=300),
+    "hiv": PolicyPreset(
+        DQNSettings(reward_scale=1e-6, double=True, target_every=40), imagined=2400, real=300, branch=25
+    ),
+    "hiv-partial": PolicyPreset(DQNSettings(reward_scale=1e-6, double=True), imagined=300, real=300),
 }
-POLICIES["hiv-partial"] = POLICIES["hiv"]
 OTHER = PolicyPreset(DQNSettings(double=True), imagined=300, real=300)
 """For anything else: rewards should be of the size of one."""
 
@@ -128,41 +133,63 @@ def learn_more(
 ) -> Learned:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
     task = env if isinstance(env, Task) else env.task
-    spec = task.spec
-    if not isinstance(spec.actions, Discrete):
-        raise KairodeError(f"policies are learned for named actions so far; those of '{spec.name}' are controls.")
-    chosen, settings = _chosen(spec.name, options)
-    timing = as_schedule(schedule, spec)
+    if not isinstance(task.spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{task.spec.name}' are controls.")
+    chosen, settings = _chosen(task.spec.name, options)
+    timing = as_schedule(schedule, task.spec)
+    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    branching = bool(members) and data is not None and chosen.branch is not None and not latent
+    if chosen.branch is not None and not branching:  # episodes are whole, so fewer lie between two renewals
+        settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
     judge: World | None = None
     perception: Perception = Plain()
-    if models is None:
-        if not isinstance(env, Environment):
-            raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
-        if latent:
-            raise KairodeError("a latent policy needs a model: there is none.")
-        place: Environment = env
-    else:
-        members = [models] if isinstance(models, DynamicsModel) else list(models)
-        about: dict[str, Any] = {}
-        if data is not None and chosen.margin is not None:
-            about["within"] = jnp.asarray(seen_range(data, chosen.margin))
-        starts = data if isinstance(env, Task) else None
-        place = imagine(members[:-1] if len(members) > 2 else members, env, starts=starts, **about)
-        judge = imagine(members[-1], env, starts=starts, **about) if len(members) > 2 else None
+    if models is not None:
+        place, judge = _worlds(members, env, chosen, data, branching)
         if latent:
             perception = Latent(dataclasses.replace(members[0], spec=place.models.spec))
-    room = Room(_agents(place), _agents(timing), _agents(perception), 1)
+    elif latent:
+        raise KairodeError("a latent policy needs a model: there is none.")
+    elif not isinstance(env, Environment):
+        raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
+    room = Room(_agents(env if models is None else place), _agents(timing), _agents(perception), 1)
+    count = episodes or (chosen.real if models is None else _episodes(chosen, branching))
+    begun = enter([room], settings, count, [seed])
+    if branching and data is not None:
+        begun = remembering(begun, real_transitions(settings, data))
     practised = practise(
         [room],
         settings,
-        episodes or (chosen.real if models is None else chosen.imagined),
+        count,
         [seed],
+        begun=begun,
         look=_look(room, settings, judge, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
         tell=tell,
     )
     return Learned(practised.policies([room], settings.epsilon_last)[0], practised)
+
+
+def _worlds(
+    members: list[DynamicsModel],
+    env: Environment | Task,
+    chosen: PolicyPreset,
+    data: Trajectory | None,
+    branching: bool,
+) -> tuple[World, World | None]:
+    """Where to practise, and the world of the judge, if there is a model to spare."""
+    options: dict[str, Any] = {"starts": data if isinstance(env, Task) else None}
+    if data is not None and chosen.margin is not None:
+        options["within"] = jnp.asarray(seen_range(data, chosen.margin))
+    judge = imagine(members[-1], env, **options) if len(members) > 2 else None
+    if branching and data is not None:
+        options |= {"starts": some_moments(data), "branch": chosen.branch, "switching": True}
+    return imagine(members[:-1] if judge is not None else members, env, **options), judge
+
+
+def _episodes(chosen: PolicyPreset, branching: bool) -> int:
+    """How many to imagine: whole ones have many times the decisions of a branch."""
+    return chosen.imagined if branching or chosen.branch is None else chosen.real
 
 
 def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSettings]:

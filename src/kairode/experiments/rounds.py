@@ -33,7 +33,8 @@ from kairode.envs.schedule import Own
 from kairode.experiments.fitting import Fit, new_models, same_config
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
-from kairode.planning.world import imagine, moments, seen_range
+from kairode.experiments.studies import some_moments
+from kairode.planning.world import imagine, seen_range
 from kairode.training.loop import train
 
 
@@ -183,13 +184,11 @@ def _room(
     config: Rounds, env: Environment, data: Trajectory, models: Any, network: QNetwork | None, number: int
 ) -> tuple[Practice, Room]:
     """An imagined world around the experience, and an agent in it that remembers the real transitions."""
-    starts = moments(data)
-    some = np.random.default_rng(number).choice(len(starts), 4096)  # of one size, so that it is compiled once
     members = [jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, models) for i in range(config.fits)]
     world = imagine(
         members,
         env,
-        starts=starts[some],
+        starts=some_moments(data, number),
         branch=config.branch,
         within=jnp.asarray(seen_range(data, config.margin)),
         switching=True,

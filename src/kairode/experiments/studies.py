@@ -164,6 +164,12 @@ def _seen(study: Study) -> Trajectory:
     return experience(cell_config(study.fits, study.models[0], 0)).train
 
 
+def some_moments(data: Trajectory, seed: int = 0) -> np.ndarray:
+    """Moments along real episodes, always as many, so that what uses them is compiled once."""
+    every = moments(data)
+    return every[np.random.default_rng(seed).choice(len(every), STARTS)]
+
+
 def _world_options(study: Study) -> dict[str, Any]:
     """What the imagined worlds of a study have in common."""
     options = dict(study.world)
@@ -173,9 +179,7 @@ def _world_options(study: Study) -> dict[str, Any]:
     if study.margin is not None:
         options["within"] = jnp.asarray(seen_range(seen, study.margin))
     if study.branch is not None:
-        every = moments(seen)
-        some = np.random.default_rng(0).permutation(len(every))[:STARTS]
-        options |= {"starts": every[some], "branch": study.branch}
+        options |= {"starts": some_moments(seen), "branch": study.branch}
     return options
 
 

@@ -226,6 +226,11 @@ def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
         if partial
         else {env: (env, f"{env}-oracle") for env in ENVS}
     )
+    # An environment without records is left out; without any, the first one's missing record is named.
+    known = {
+        env: names for env, names in panels.items() if all((results / f"paper-{name}.json").exists() for name in names)
+    }
+    panels = known or panels
     figure = Figure(figsize=(5 * len(panels), 3.6), layout="constrained")
     for axes, (env, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         colours = iter(colormaps["tab10"](range(10)))
