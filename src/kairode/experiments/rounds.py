@@ -57,7 +57,7 @@ class Rounds:
     """Dimensions of the models' latent state: experience under a good policy spans more than random one."""
     field_hidden: int = 48
     """Tanh units in each hidden layer of their field."""
-    iterations: int = 2000
+    iterations: int = 3000
     """Of the first fit; half as many in later rounds, which go on from the models of the last."""
     pieces: int = 20
     """Decisions in a piece of an episode that models are fitted to."""
