@@ -7,7 +7,7 @@ import kairode
 
 ROOT = Path(kairode.__file__).parent
 LAYERS = ["envs", "data", "models", "training", "agents", "planning", "experiments", "report", "cli", "__main__"]
-GROUND = {"errors", "_version", "_gymnasium", "_xla"}
+GROUND = {"errors", "trees", "_version", "_gymnasium", "_xla"}
 """What every layer may import: it imports nothing of ours but itself."""
 
 

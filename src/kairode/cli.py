@@ -136,7 +136,7 @@ def run(
     from kairode.report.policies import draw_run, print_run, watching_practice
     from kairode.report.watch import watching
 
-    usual = defaults(env)
+    usual = defaults(env, latent)
     config = Run(
         env=env,
         model=model,
@@ -162,7 +162,7 @@ def run(
     if not quiet:
         print_run(made, environment.task.spec)
         print(f"Policy, models, experience and record: {folder}. Learning curves: {folder / 'learning.svg'}.")
-        print(f"On another schedule: kairode evaluate {folder} --schedule 5")
+        print(f"On another schedule: kairode evaluate {folder} --schedule {data.spec.intervals.high:g}")
 
 
 def _only_collect(
@@ -244,13 +244,13 @@ def evaluate(
     seed: int = 0,
     json: bool = False,
 ) -> None:
-    """Test the policy of a run on the real system, on any schedule.
+    """Test the policy of a run on the real system, on its schedule or any other.
 
     Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
 
     Args:
-        run: folder that `kairode run` wrote.
-        schedule: a fixed interval in place of the environment's own schedule; several are taken in order.
+        run: folder that `kairode run` or `kairode rounds` wrote.
+        schedule: a fixed interval in place of the schedule it was learned for; several are taken in order.
         episodes: how many.
         seed: fixes everything random.
         json: print figures as JSON, nothing else.
@@ -258,14 +258,14 @@ def evaluate(
     from kairode.experiments.pipeline import evaluate_run
 
     timing = schedule[0] if len(schedule) == 1 else (schedule or None)
-    config, found = evaluate_run(run, schedule=timing, episodes=episodes, seed=seed)
+    about, found = evaluate_run(run, schedule=timing, episodes=episodes, seed=seed)
     if json:
         import json as text
 
         print(text.dumps(found.figures(), indent=1))
         return
-    when = "its own schedule" if timing is None else f"the schedule {', '.join(f'{tau:g}' for tau in schedule)}"
-    print(f"'{config.env}' on {when}: {found}.")
+    when = "its own schedule" if about["schedule"] is None else f"the schedule {about['schedule']}"
+    print(f"'{about['env']}' on {when}: {found}.")
 
 
 def fit(

@@ -85,13 +85,15 @@ def test_what_really_happened_as_transitions() -> None:
         truncated=np.array([False, True]),
     )
     settings = DQNSettings(batch=4, capacity=100, reward_scale=0.1)
-    found = real_transitions(settings, data)
+    found = real_transitions(settings, data, data.spec)
     np.testing.assert_array_equal(found.features, [seen[0, 0], seen[1, 0], seen[1, 1]])
     np.testing.assert_array_equal(found.next_features, [seen[0, 1], seen[1, 1], seen[1, 2]])
     np.testing.assert_array_equal(found.action, [1, 2, 1])
     np.testing.assert_allclose(found.reward, [-0.2, -0.1, -0.5])
     np.testing.assert_allclose(found.discount, [0.0, 0.9, 0.9**5], rtol=1e-6)  # 0.2 s count as one
-    assert len(real_transitions(dataclasses.replace(settings, capacity=4), data).reward) == 2  # half a replay
+    assert (
+        len(real_transitions(dataclasses.replace(settings, capacity=4), data, data.spec).reward) == 2
+    )  # half a replay
 
 
 def test_a_penalty_needs_an_imagined_world() -> None:

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.experiments.pipeline import Run, command, evaluate_run
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.practice import real_transitions
+from kairode.experiments.learning import learn_more
+from kairode.experiments.pipeline import Run, command, defaults
+from kairode.experiments.studies import LOOK_SEED
+from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--model-free", "2", "--set", "horizon=30")
 
@@ -45,16 +51,18 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
 def test_the_command_of_a_run_names_what_differs(tmp_path):
     config = Run("gridworld", imagined=7, model_free=400, latent=True, seed=3, fields={"horizon": 30})
     assert command(config) == "kairode run gridworld --imagined 7 --latent --seed 3 --set horizon=30"
+    assert defaults("hiv", latent=False)["imagined"] == 2400  # branches of 25 decisions
+    assert defaults("hiv", latent=True)["imagined"] == 300  # whole episodes
 
 
 def test_what_is_no_run_is_named(typed, tmp_path):
     code, _, err = typed("evaluate", str(tmp_path))
     assert code == 2
-    assert "there is no" in err
+    assert "there is no policy" in err
     assert "kairode run" in err
-    (tmp_path / "config.json").write_text('{"source": "hiv"}')
-    with pytest.raises(kairode.KairodeError, match="not of a run"):
-        evaluate_run(tmp_path, schedule=None, episodes=1, seed=0)
+    (tmp_path / "policy.json").write_text('{"file": "x", "sha256": "", "arrays": {}}')
+    with pytest.raises(kairode.KairodeError, match="does not say 'sizes'"):
+        kairode.load_policy(tmp_path)
 
 
 def test_learning_from_python(tmp_path):
@@ -71,3 +79,40 @@ def test_learning_from_python(tmp_path):
     ):
         with pytest.raises(kairode.KairodeError, match=words):
             wrong()
+
+
+def test_branches_are_judged_over_whole_episodes():
+    """Imagination that branches off for few decisions; looks, and the policy, are of the whole task."""
+    env = kairode.make("hiv", horizon=60)
+    data = kairode.collect(env, episodes=12, seed=0)
+    models = [kairode.fit("rnn", data, seed=seed, iterations=2) for seed in range(3)]
+    small = {"episodes": 4, "branch": 5, "every": 20, "hidden": (16, 16), "batch": 16, "capacity": 512}
+    found = learn_more(models, env, data=data, schedule=5, watch=env, **small)
+    assert found.policy.spec == env.task.spec
+    assert found.practised.decisions == [20]  # four branches of five decisions
+    # a visit every 5 of 60 days: the look at the real system is of 12 decisions
+    scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), episode_keys(LOOK_SEED, 20), 100, 1)
+    assert set(np.asarray(scores.decisions).ravel()) == {12}
+    assert found.practised.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
+
+
+def test_experience_in_the_replay_belongs_to_the_schedule():
+    env = kairode.make("hiv", horizon=60)
+    data = kairode.collect(env, episodes=12, seed=0)
+    everything = real_transitions(DQNSettings(), data, env.task.spec)
+    five = real_transitions(DQNSettings(), data, env.task.spec, 5.0)
+    assert len(everything.action) == data.decisions
+    assert len(five.action) == (data.interval == 5).sum() > 0
+    np.testing.assert_allclose(five.discount, 0.995**5, rtol=1e-5)
+
+
+def test_a_folder_of_another_practice_is_refused(tmp_path):
+    env = kairode.make("gridworld", horizon=30)
+    small = {"episodes": 1, "hidden": (8,), "batch": 8, "capacity": 64, "folder": tmp_path}
+    first = kairode.learn(None, env, schedule=7, **small)
+    same = kairode.learn(None, env, schedule=7, **small)
+    assert np.array_equal(first.q.weights[0], same.q.weights[0])
+    with pytest.raises(kairode.KairodeError, match="another practice"):
+        kairode.learn(None, env, schedule=5, **small)
+    with pytest.raises(kairode.KairodeError, match="at least 1"):
+        kairode.learn(None, env, **{**small, "episodes": 0})

@@ -1,14 +1,17 @@
 import json
 
 import numpy as np
+import pytest
 
 import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.data.trajectory import join
-from kairode.experiments.rounds import Rounds, run_rounds
+from kairode.errors import Stopped
+from kairode.experiments import rounds as module
+from kairode.experiments.rounds import Rounds, one_round, run_rounds
 
 
-def test_rounds_count_every_real_episode(tmp_path):
+def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, monkeypatch):
     dqn = DQNSettings(hidden=(16, 16), capacity=512, batch=16, reward_scale=0.1)
     config = Rounds("gridworld", first=10, each=2, rounds=2, fits=2, iterations=4, imagined=6, branch=3, dqn=dqn)
     told = []
@@ -18,6 +21,18 @@ def test_rounds_count_every_real_episode(tmp_path):
     saved = json.loads((tmp_path / "run" / "record.json").read_text())
     assert saved == json.loads(json.dumps(made))
     assert np.isfinite(saved["figures"]["test"]["return"])
+
+    def killed(config, env, before, number):
+        if number == 1:
+            raise Stopped("interrupted.")
+        return one_round(config, env, before, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "one_round", killed)
+        with pytest.raises(Stopped, match="in round 1; the same command"):
+            run_rounds(config, tmp_path / "other")
+    again = run_rounds(config, tmp_path / "other")
+    assert again["figures"] == made["figures"]
     policy = kairode.load_policy(tmp_path / "run")
     assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).mean)
 

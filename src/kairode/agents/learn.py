@@ -19,6 +19,7 @@ from kairode.agents.practice import Practice, Room, advance, enter, finished
 from kairode.errors import KairodeError, Stopped
 from kairode.training import checkpoint
 from kairode.training.loop import interrupts
+from kairode.trees import one
 
 CHUNK = 500
 """Decisions in one compiled call."""
@@ -65,14 +66,10 @@ class Practised:
         found: list[SoftGreedy] = []
         for room in rooms:
             for i in range(room.agents):
-                perception = _one(room.perception, i)
-                q = _one(self.q, len(found))
+                perception = one(room.perception, i)
+                q = one(self.q, len(found))
                 found.append(SoftGreedy(q, perception, room.env.task.spec, epsilon))
         return found
-
-
-def _one(tree: Any, i: int) -> Any:
-    return jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, tree)
 
 
 class _State(eqx.Module):
@@ -95,6 +92,7 @@ def practise(
     folder: Path | None = None,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     begun: Practice | None = None,
+    about: dict[str, Any] | None = None,
     until: float = float("inf"),
 ) -> Practised:
     """Let agents practise their episodes; with a folder, go on from its checkpoint and keep one there.
@@ -109,7 +107,8 @@ def practise(
         chunk: decisions in one compiled call.
         folder: of the checkpoints.
         tell: called after every compiled call.
-        begun: agents that have practised before.
+        begun: agents to start with, in place of new ones.
+        about: what else tells this practice from another (models, schedules): a checkpoint of another is refused.
         until: seconds after which to save and stop (`Stopped`), as if interrupted.
     """
     rooms = tuple(rooms)
@@ -122,15 +121,16 @@ def practise(
     earlier = 0.0
     run = json.loads(json.dumps({"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes}))
     if folder is not None and checkpoint.exists(folder):
-        state = checkpoint.load(folder, state)
-        about = checkpoint.describe(folder)
-        if about.get("run") != run:
+        saved_one = checkpoint.describe(folder)
+        if saved_one.get("run") != run:
             raise KairodeError(
-                f"{folder} holds the checkpoint of another practice (other seeds, settings or episodes): remove it, or "
-                "choose another folder."
+                f"{folder} holds the checkpoint of another practice (other models, schedule, seeds, settings or "
+                "episodes): remove it, or choose another folder."
             )
-        curve, earlier = about["curve"], float(about["seconds"])
+        state = checkpoint.load(folder, state)
+        curve, earlier = saved_one["curve"], float(saved_one["seconds"])
     started = saved = time.perf_counter()
+    pause = SAVE_SECONDS
 
     def spent() -> float:
         return earlier + time.perf_counter() - started
@@ -154,14 +154,18 @@ def practise(
                 curve.append(_point(state.practice, figures, spent()))
             tell(_report(state.practice, figures, spent()))
             stop = asked() or time.perf_counter() - started > until
-            if stop or time.perf_counter() - saved > SAVE_SECONDS:
+            if stop or time.perf_counter() - saved > pause:
+                before = time.perf_counter()
                 keep()
                 saved = time.perf_counter()
+                pause = max(SAVE_SECONDS, 20 * (saved - before))  # many replays take long to write
             if stop and not ended():
                 raise Stopped(
                     "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
                 )
         keep()
+        if asked() and folder is not None:
+            raise Stopped("interrupted after the last decision, saved.")
     return _result(state, curve, seeds, folder, spent())
 
 
@@ -211,8 +215,14 @@ def _result(
             "observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, keep predictions "
             f"near the experience (data=..).{kept}"
         )
+    chosen = last
+    if judged:  # where no score was ever a number, the last
+        known = jnp.isfinite(state.best_score)
+        chosen = jax.vmap(lambda yes, a, b: jax.tree.map(lambda x, y: jnp.where(yes, x, y), a, b))(
+            known, state.best, last
+        )
     return Practised(
-        q=state.best if judged else last,
+        q=chosen,
         last=last,
         curve=curve,
         returns=np.asarray(practice.returns),

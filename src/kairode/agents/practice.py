@@ -29,7 +29,7 @@ from kairode.agents.dqn import (
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
-from kairode.envs.core import Discrete, Environment, Moment, begin
+from kairode.envs.core import Discrete, Environment, Moment, Spec, begin
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
 
@@ -226,11 +226,16 @@ def remembering(practice: Practice, transitions: Transition) -> Practice:
     return eqx.tree_at(lambda p: p.learner, practice, learner)
 
 
-def real_transitions(settings: DQNSettings, data: Trajectory) -> Transition:
-    """What really happened, as an agent that sees the observation alone remembers it: up to half a replay of it."""
-    spec, mask = data.spec, data.mask
+def real_transitions(settings: DQNSettings, data: Trajectory, spec: Spec, interval: float | None = None) -> Transition:
+    """What really happened, as an agent that sees the observation alone remembers it: up to half a replay of it.
+
+    With an interval only what happened over such a time: an agent of a fixed schedule never holds an action longer.
+    """
+    mask = data.mask
+    if interval is not None:
+        mask = mask & (np.abs(np.asarray(data.interval) - interval) < 1e-3 * spec.tick)
     seen = np.asarray(data.observation, np.float32)
-    last = np.arange(mask.shape[1]) == np.asarray(data.length)[:, None] - 1
+    last = np.arange(data.interval.shape[1]) == np.asarray(data.length)[:, None] - 1
     ended = last & np.asarray(data.terminated)[:, None]
     discount = np.where(ended, 0.0, spec.discount ** (np.asarray(data.interval) / spec.tick))
     keep = np.flatnonzero(mask.ravel())

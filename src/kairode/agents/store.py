@@ -17,8 +17,8 @@ from kairode.training import checkpoint
 NAME = "policy"
 
 
-def save_policy(folder: str | Path, policy: SoftGreedy, **about: Any) -> None:
-    """Write a policy; the model of a latent one is kept by whoever fitted it (`member` says which it is)."""
+def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | None = None) -> None:
+    """Write a policy and what is said about it; the model of a latent one is kept by whoever fitted it."""
     sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
     checkpoint.save(
         folder,
@@ -28,15 +28,24 @@ def save_policy(folder: str | Path, policy: SoftGreedy, **about: Any) -> None:
         sees="z" if isinstance(policy.perception, Latent) else "s",
         epsilon=policy.epsilon,
         spec=spec_to_dict(policy.spec),
-        **about,
+        **{"env": policy.spec.name, "setting": "ours", "fields": {}, "schedule": None, **(about or {})},
     )
+
+
+def describe_policy(folder: str | Path) -> dict[str, Any]:
+    """What the JSON file of a policy says."""
+    if not checkpoint.exists(folder, NAME):
+        raise KairodeError(f"there is no policy in {folder}: give the folder of a run that `kairode run` finished.")
+    about = checkpoint.describe(folder, NAME)
+    for name in ("sizes", "sees", "epsilon", "spec", "env", "setting", "fields", "schedule"):
+        if name not in about:
+            raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not say '{name}'.")
+    return about
 
 
 def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftGreedy:
     """The policy of a folder; one that sees z needs the model it was learned with."""
-    if not checkpoint.exists(folder, NAME):
-        raise KairodeError(f"there is no policy in {folder}: give the folder of a run that `kairode run` finished.")
-    about = checkpoint.describe(folder, NAME)
+    about = describe_policy(folder)
     try:
         sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
         epsilon = float(about["epsilon"])

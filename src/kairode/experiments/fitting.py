@@ -312,7 +312,7 @@ def fit(
         held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
         data, valid = data[~held], data[held]
     data, valid = _in_ticks(data), dataclasses.replace(valid, spec=_in_ticks(data).spec)
-    config = Fit(data.spec.name, check_model(model), chosen, seed=seed, digest=_digest(data, valid))
+    config = Fit(data.spec.name, check_model(model), chosen, seed=seed, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
     if place is not None:
         same_config(config, place)
@@ -321,10 +321,9 @@ def fit(
     return fitted.models[0]
 
 
-def _digest(*data: Trajectory) -> str:
-    """Of all numbers of some experience."""
+def digest(*trees: Any) -> str:
+    """Of all numbers of some experience or models."""
     found = hashlib.sha256()
-    for trajectory in data:
-        for array in jax.tree.leaves(trajectory):
-            found.update(np.ascontiguousarray(array).tobytes())
+    for array in jax.tree.leaves(eqx.filter(trees, eqx.is_array)):
+        found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,12 +16,14 @@ from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room, enter, real_transitions, remembering
 from kairode.data import Trajectory
-from kairode.envs.core import Discrete, Environment, Task
-from kairode.envs.schedule import Schedule, as_schedule
+from kairode.envs.core import Discrete, Environment, Spec, Task
+from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
+from kairode.experiments.fitting import digest
 from kairode.experiments.studies import LOOK_SEED, some_moments
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.world import World, imagine, seen_range
+from kairode.trees import alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,35 +139,57 @@ def learn_more(
     timing = as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     branching = bool(members) and data is not None and chosen.branch is not None and not latent
-    if chosen.branch is not None and not branching:  # episodes are whole, so fewer lie between two renewals
+    if chosen.branch is not None and not branching and "target_every" not in options:
+        # Episodes are whole, so fewer lie between two renewals.
         settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
     judge: World | None = None
     perception: Perception = Plain()
     if models is not None:
-        place, judge = _worlds(members, env, chosen, data, branching)
+        world, judge = _worlds(members, env, chosen, data, branching)
+        place: Environment = world
         if latent:
-            perception = Latent(dataclasses.replace(members[0], spec=place.models.spec))
+            perception = Latent(dataclasses.replace(members[0], spec=world.models.spec))
     elif latent:
         raise KairodeError("a latent policy needs a model: there is none.")
-    elif not isinstance(env, Environment):
+    elif isinstance(env, Environment):
+        place = env
+    else:
         raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
-    room = Room(_agents(env if models is None else place), _agents(timing), _agents(perception), 1)
-    count = episodes or (chosen.real if models is None else _episodes(chosen, branching))
+    room = Room(alone(place), alone(timing), alone(perception), 1)
+    count = (chosen.real if models is None else imagined_episodes(chosen, branching)) if episodes is None else episodes
+    if not (isinstance(count, int) and count >= 1):
+        raise KairodeError(f"episodes must be a whole number of at least 1, got {count}.")
     begun = enter([room], settings, count, [seed])
-    if branching and data is not None:
-        begun = remembering(begun, real_transitions(settings, data))
+    if branching and data is not None and isinstance(timing, Own | Fixed):
+        held = float(timing.tau) if isinstance(timing, Fixed) else None
+        real = real_transitions(settings, data, task.spec, held)
+        begun = remembering(begun, real) if len(real.action) else begun
     practised = practise(
         [room],
         settings,
         count,
         [seed],
         begun=begun,
-        look=_look(room, settings, judge, watch, timing),
+        about=_identity(chosen, schedule, members, data),
+        look=_look(room, task.spec, settings, judge, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
         tell=tell,
     )
-    return Learned(practised.policies([room], settings.epsilon_last)[0], practised)
+    [policy] = practised.policies([room], settings.epsilon_last)
+    return Learned(dataclasses.replace(policy, spec=task.spec), practised)
+
+
+def _identity(
+    chosen: PolicyPreset, schedule: Any, members: list[DynamicsModel], data: Trajectory | None
+) -> dict[str, Any]:
+    """What tells one practice from another: a checkpoint of another one is not gone on with."""
+    return {
+        "preset": dataclasses.asdict(chosen),
+        "schedule": str(schedule),
+        "models": digest(*members),
+        "data": None if data is None else digest(data),
+    }
 
 
 def _worlds(
@@ -187,7 +209,7 @@ def _worlds(
     return imagine(members[:-1] if judge is not None else members, env, **options), judge
 
 
-def _episodes(chosen: PolicyPreset, branching: bool) -> int:
+def imagined_episodes(chosen: PolicyPreset, branching: bool) -> int:
     """How many to imagine: whole ones have many times the decisions of a branch."""
     return chosen.imagined if branching or chosen.branch is None else chosen.real
 
@@ -204,26 +226,20 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSetting
     return dataclasses.replace(preset, **{k: v for k, v in options.items() if k in own}), settings
 
 
-def _agents(tree: Any) -> Any:
-    """With an axis for one agent in front of every array."""
-    return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
-
-
 def _look(
-    room: Room, settings: DQNSettings, judge: World | None, watch: Environment | None, timing: Schedule
+    room: Room, spec: Spec, settings: DQNSettings, judge: World | None, watch: Environment | None, timing: Schedule
 ) -> Look | None:
-    """Returns on the system that is watched, and in the world of the judge."""
+    """Returns over whole episodes, on the system that is watched and in the world of the judge."""
     places = {"score": judge, "real": watch}
     if all(place is None for place in places.values()):
         return None
-    spec = room.env.task.spec
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(LOOK_SEED, 20)
 
     def look(q: QNetwork) -> dict[str, np.ndarray]:
         policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
         return {
-            name: mean_return(place.task, score_many(_agents(place), policies, room.schedule, keys, limit, 1))
+            name: mean_return(place.task, score_many(alone(place), policies, room.schedule, keys, limit, 1))
             for name, place in places.items()
             if place is not None
         }

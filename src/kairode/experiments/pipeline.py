@@ -10,15 +10,14 @@ from typing import Any
 
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.learn import PracticeReport
-from kairode.agents.policy import SoftGreedy
-from kairode.agents.store import load_policy, save_policy
+from kairode.agents.store import describe_policy, load_policy, save_policy
 from kairode.data import Trajectory, write
 from kairode.data.files import check_target
 from kairode.envs import make
 from kairode.envs.core import Environment
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import Stopped
 from kairode.experiments.fitting import plan, run_fit, same_config
-from kairode.experiments.learning import Learned, learn_more, policy_preset
+from kairode.experiments.learning import Learned, imagined_episodes, learn_more, policy_preset
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.training.loop import Report
@@ -64,10 +63,10 @@ class Watch:
     practice: Callable[[str, PracticeReport], None] = lambda what, report: None
 
 
-def defaults(env: str) -> dict[str, int]:
+def defaults(env: str, latent: bool) -> dict[str, int]:
     """How much practice belongs to an environment."""
     usual = policy_preset(env)
-    return {"imagined": usual.imagined, "model_free": usual.real}
+    return {"imagined": imagined_episodes(usual, branching=not latent), "model_free": usual.real}
 
 
 def run(config: Run, folder: Path, watch: Watch | None = None) -> tuple[Trajectory, dict[str, Any]]:
@@ -84,7 +83,7 @@ def run(config: Run, folder: Path, watch: Watch | None = None) -> tuple[Trajecto
         config.model,
         chosen,
         seeds=config.fits,
-        seed=config.seed,
+        seed=100 * config.seed,  # so that runs of neighbouring seeds share no model
         data_seed=config.seed,
         setting=config.setting,
         fields=config.fields,
@@ -124,7 +123,8 @@ def _learned(config: Run, env: Environment, folder: Path, models: Any, data: Tra
         watch=env,
     )
     place = folder if models is not None else folder / what
-    save_policy(place, found.policy, env=config.env, setting=config.setting, fields=config.fields)
+    about = {"env": config.env, "setting": config.setting, "fields": config.fields, "schedule": config.schedule}
+    save_policy(place, found.policy, about)
     return found
 
 
@@ -154,7 +154,7 @@ def _figures(
 
 def command(config: Run, folder: Path | None = None) -> str:
     """The command that makes the run again."""
-    usual = {**dataclasses.asdict(Run(config.env)), **defaults(config.env)}
+    usual = {**dataclasses.asdict(Run(config.env)), **defaults(config.env, config.latent)}
     words = ["kairode", "run", config.env]
     for name, value in dataclasses.asdict(config).items():
         if name in ("env", "fields") or value == usual[name]:
@@ -165,21 +165,13 @@ def command(config: Run, folder: Path | None = None) -> str:
     return shlex.join([*words, *([] if folder is None else ["--out", str(folder)])])
 
 
-def load_run(folder: Path) -> tuple[Run, SoftGreedy]:
-    """The config and the policy of a finished run."""
-    path = folder / "config.json"
-    try:
-        config = Run(**json.loads(path.read_text()))
-    except FileNotFoundError as error:
-        raise KairodeError(f"there is no {path}: give the folder of a run that `kairode run` wrote.") from error
-    except (ValueError, TypeError) as error:
-        raise KairodeError(f"{path} is not of a run that `kairode run` wrote.") from error
-    model = load_models(folder / "fit")[0] if config.latent else None
-    return config, load_policy(folder, model)
-
-
-def evaluate_run(folder: Path, *, schedule: Any, episodes: int, seed: int) -> tuple[Run, Evaluation]:
-    """Test the policy of a run on the real system, on any schedule."""
-    config, policy = load_run(folder)
-    env = make(config.env, setting=config.setting, **config.fields)
-    return config, evaluate(env, policy, episodes=episodes, schedule=schedule, seed=seed)
+def evaluate_run(
+    folder: Path, *, schedule: Any = None, episodes: int = 100, seed: int = 0
+) -> tuple[dict[str, Any], Evaluation]:
+    """Test the policy of a folder on the real system: on its own schedule, or any other."""
+    about = describe_policy(folder)
+    model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
+    env = make(about["env"], setting=about["setting"], **about["fields"])
+    timing = about["schedule"] if schedule is None else schedule
+    found = evaluate(env, load_policy(folder, model), episodes=episodes, schedule=timing, seed=seed)
+    return {**about, "schedule": timing}, found

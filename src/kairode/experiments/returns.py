@@ -6,6 +6,7 @@ takes hours on two cores and minutes on a large GPU.
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -190,6 +191,8 @@ def reproduce(
     missing = [name for name in needed(what, only) if again or not (results / f"{name}.json").exists()]
     if run or again:
         for name in missing:
+            if again:
+                shutil.rmtree(runs / "studies" / name, ignore_errors=True)
             run_named(name, results=results, runs=runs, workers=workers, tell=tell)
         missing = []
     return {setting: TABLES[what](results, setting) for setting in ("paper", "ours")}, missing

@@ -6,10 +6,11 @@ replay (Sutton's Dyna).
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,18 +25,21 @@ from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, enter, real_transitions
 from kairode.agents.store import save_policy
-from kairode.data import Trajectory, collect
+from kairode.data import Trajectory, collect, read, write
 from kairode.data.files import check_target
 from kairode.data.trajectory import join
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Own
+from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import Fit, new_models, same_config
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.experiments.studies import some_moments
 from kairode.planning.world import imagine, seen_range
-from kairode.training.loop import train
+from kairode.training import checkpoint
+from kairode.training.loop import interrupts, train
+from kairode.trees import alone, one, stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,12 @@ class Rounds:
     seed: int = 0
     """Fixes everything random."""
 
+    def __post_init__(self) -> None:
+        for name, least in (("first", 10), ("each", 1), ("rounds", 0), ("fits", 1), ("imagined", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= least):
+                raise KairodeError(f"{name} must be a whole number of at least {least}, got {value}.")
+
 
 @dataclasses.dataclass(frozen=True)
 class Round:
@@ -97,58 +107,91 @@ class Round:
         return {**own, **self.tested.figures()}
 
 
+class Standing(NamedTuple):
+    """Where the rounds stand."""
+
+    number: int
+    """Of the round that ended last."""
+    data: Trajectory
+    models: Any
+    """The ensemble, stacked."""
+    network: QNetwork
+
+
 def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None) -> dict[str, Any]:
-    """Take turns in a folder of its own: the policy, and a record that grows with every round."""
+    """Take turns in a folder of its own, or go on after the last round that ended there."""
     env = make(config.env)
     check_target(folder / "config.json")
     same_config(config, folder)
     save(folder / "config.json", dataclasses.asdict(config))
     started = time.perf_counter()
-    seen: list[dict[str, Any]] = []
+    standing, seen, earlier = _resumed(config, env, folder)
     command = f"kairode rounds {config.env} --seed {config.seed} --first {config.first} --each {config.each}"
     command += f" --rounds {config.rounds}"
 
-    def note(found: Round) -> None:
-        seen.append(found.figures())
-        made = record("rounds", config, {"rounds": seen}, command=command, seconds=time.perf_counter() - started)
+    def write_down(**figures: Any) -> dict[str, Any]:
+        spent = earlier + time.perf_counter() - started
+        made = record("rounds", config, {"rounds": seen, **figures}, command=command, seconds=spent)
         save(folder / "record.json", made)
-        tell(found)
+        return made
 
-    policy, _ = rounds(config, env, tell=note)
-    save_policy(folder, policy, env=config.env, setting="ours", fields={})
-    test = evaluate(env, policy, episodes=100).figures()
-    made = record(
-        "rounds", config, {"rounds": seen, "test": test}, command=command, seconds=time.perf_counter() - started
-    )
-    save(folder / "record.json", made)
-    return made
+    first = 0 if standing is None else standing.number + 1
+    with interrupts() as asked:
+        for number in range(first, config.rounds + 1):
+            try:
+                standing, found = one_round(config, env, standing, number)
+            except Stopped:
+                raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
+            seen.append(found.figures())
+            write(folder / "experience.parquet", standing.data)
+            checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
+            write_down()
+            tell(found)
+            if asked() and number < config.rounds:
+                raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
+    assert standing is not None
+    policy = SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last)
+    save_policy(folder, policy)
+    return write_down(test=evaluate(env, policy, episodes=100).figures())
 
 
-def rounds(
-    config: Rounds, env: Environment, *, tell: Callable[[Round], None] = lambda found: None
-) -> tuple[SoftGreedy, list[Round]]:
-    """Take turns; the last policy, and what every round came to."""
+def _arrays(standing: Standing) -> Any:
+    return (standing.network, eqx.filter(standing.models, eqx.is_array))
+
+
+def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing | None, list[dict[str, Any]], float]:
+    """What a folder holds of earlier rounds: where they stand, their figures, the time they took."""
+    if not checkpoint.exists(folder):
+        return None, [], 0.0
+    about = checkpoint.describe(folder)
+    data = read(folder / "experience.parquet")[: about["episodes"]]
+    models = _new_models(config, data)
     spec = env.task.spec
-    data = collect(env, episodes=config.first, seed=_seed(config, 0))
-    collected = float(_returns(env, data).mean())
-    models: Any = None
-    network: QNetwork | None = None
-    found: list[Round] = []
-    for number in range(config.rounds + 1):
-        if network is not None:
-            policy = SoftGreedy(network, Plain(), spec, config.explore)
-            more = collect(env, policy, episodes=config.each, seed=_seed(config, number))
-            collected = float(_returns(env, more).mean())
-            data = join([data, more])
-        models, error = refit(config, data, models, number)
-        practice, room = _room(config, env, data, models, network, number)
-        done = practise([room], config.dqn, config.imagined, [0], begun=practice)
-        network = jax.tree.map(lambda x: x[0], done.last)
-        policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
-        tested = evaluate(env, policy, episodes=20, seed=_seed(config, number))
-        found.append(Round(number, len(data), data.decisions, error, collected, tested))
-        tell(found[-1])
-    return policy, found
+    network = QNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
+    arrays, rest = eqx.partition(models, eqx.is_array)
+    network, arrays = checkpoint.load(folder, (network, arrays))
+    made = json.loads((folder / "record.json").read_text())
+    standing = Standing(about["number"], data, eqx.combine(arrays, rest), network)
+    return standing, made["figures"]["rounds"][: about["number"] + 1], float(made["seconds"])
+
+
+def one_round(config: Rounds, env: Environment, before: Standing | None, number: int) -> tuple[Standing, Round]:
+    """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
+    spec = env.task.spec
+    if before is None:
+        new = data = collect(env, episodes=config.first, seed=_seed(config, 0))
+    else:
+        policy = SoftGreedy(before.network, Plain(), spec, config.explore)
+        new = collect(env, policy, episodes=config.each, seed=_seed(config, number))
+        data = join([before.data, new])
+    models, error = refit(config, data, None if before is None else before.models, number)
+    practice, room = _room(config, env, data, models, None if before is None else before.network, number)
+    done = practise([room], config.dqn, config.imagined, [0], begun=practice)
+    network = jax.tree.map(lambda x: x[0], done.last)
+    policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
+    tested = evaluate(env, policy, episodes=20, seed=_seed(config, number))
+    found = Round(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
+    return Standing(number, data, models, network), found
 
 
 def _seed(config: Rounds, number: int) -> int:
@@ -167,42 +210,42 @@ def refit(config: Rounds, data: Trajectory, models: Any, number: int) -> tuple[A
     settings = dataclasses.replace(
         usual.settings, iterations=iterations, pieces=config.pieces, cooldown=0.5, every=iterations
     )
-    seeds = list(range(config.fits * number, config.fits * (number + 1)))
+    base = 1000 * config.seed + config.fits * number
+    seeds = list(range(base, base + config.fits))
     if not later:
-        sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
-        chosen = dataclasses.replace(usual, sizes=sizes, settings=settings)
-        fit = Fit(config.env, config.model, chosen, seeds=config.fits)
-        models = new_models(dataclasses.replace(fit, seed=config.seed), data)
+        models = _new_models(config, data)
     held = np.arange(len(data)) % 10 == 9
     fitted = train(models, settings, data[~held], data[held], seeds=seeds)
-    stacked = [eqx.filter(model, eqx.is_array) for model in fitted.models]
-    static = eqx.filter(fitted.models[0], eqx.is_array, inverse=True)
-    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *stacked), static), float(np.mean(fitted.validation))
+    return stack(fitted.models), float(np.mean(fitted.validation))
+
+
+def _new_models(config: Rounds, data: Trajectory) -> Any:
+    """Random weights for the ensemble, stacked."""
+    usual = preset(config.env)
+    sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
+    fit = Fit(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, 1000 * config.seed)
+    return new_models(fit, data)
 
 
 def _room(
     config: Rounds, env: Environment, data: Trajectory, models: Any, network: QNetwork | None, number: int
 ) -> tuple[Practice, Room]:
     """An imagined world around the experience, and an agent in it that remembers the real transitions."""
-    members = [jax.tree.map(lambda x, i=i: x[i] if eqx.is_array(x) else x, models) for i in range(config.fits)]
     world = imagine(
-        members,
+        [one(models, i) for i in range(config.fits)],
         env,
         starts=some_moments(data, number),
         branch=config.branch,
         within=jnp.asarray(seen_range(data, config.margin)),
         switching=True,
     )
-    room = Room(_one_agent(world), Own(), Plain(), 1)
+    room = Room(alone(world), Own(), Plain(), 1)
     practice = enter([room], config.dqn, config.imagined, [1000 * config.seed + number])
     spec = env.task.spec
     learner = new_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
-    learner = remember(learner, real_transitions(config.dqn, data))
+    learner = remember(learner, real_transitions(config.dqn, data, env.task.spec))
+    # Exploration starts over only in the first round.
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
-    return dataclasses.replace(practice, learner=_one_agent(learner), decisions=explored), room
-
-
-def _one_agent(tree: Any) -> Any:
-    return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
+    return dataclasses.replace(practice, learner=alone(learner), decisions=explored), room

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,7 @@ from kairode.agents.learn import Look, PracticeReport, Practised, practise
 from kairode.agents.network import QNetwork
 from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
-from kairode.agents.practice import Room, enter, real_transitions, remembering
+from kairode.agents.practice import Practice, Room, enter, real_transitions, remembering
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Environment
@@ -27,8 +26,9 @@ from kairode.envs.schedule import Timed
 from kairode.experiments.fitting import experience
 from kairode.experiments.record import record, save
 from kairode.experiments.table1 import cell_config
-from kairode.planning.world import World, imagine, moments, seen_range, stack
+from kairode.planning.world import World, ensemble, imagine, moments, seen_range
 from kairode.training.store import load_models
+from kairode.trees import one, stack
 
 ORACLE = "oracle"
 """In place of a model: practice on the real system, the model-free baseline."""
@@ -97,14 +97,14 @@ def run_study(
     look = looker(study, env, rooms, judges, limit)
     begun = None
     if study.real and study.models != (ORACLE,):
-        begun = enter(rooms, study.dqn, study.episodes, seeds)
-        begun = remembering(begun, real_transitions(study.dqn, _seen(study)))
+        begun = _with_experience(study, env, enter(rooms, study.dqn, study.episodes, seeds))
     done = practise(
         rooms,
         study.dqn,
         study.episodes,
         seeds,
         begun=begun,
+        about=dataclasses.asdict(study),
         look=look,
         every=study.every,
         folder=folder,
@@ -146,17 +146,29 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room],
         found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
         teams = [[found[i]] for i in range(study.seeds)]
         if study.ensemble:
-            teams = [[one for j, one in enumerate(found) if j != i] for i in range(study.seeds)]
+            teams = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
         worlds = [imagine(team, env, **options) for team in teams]
         perception: Perception = Plain()
         if study.latent:
-            known = [dataclasses.replace(one, spec=worlds[0].models.spec) for one in found]
-            perception = Latent(stack(known * len(study.schedules)))
-        rooms.append(Room(_stacked(worlds * len(study.schedules)), schedule, perception, agents))
+            # A member of its own world, not the model that judges it.
+            eyes = [team[0] for team in teams] * len(study.schedules)
+            perception = Latent(ensemble(eyes, worlds[0].models.spec))
+        rooms.append(Room(stack(worlds * len(study.schedules)), schedule, perception, agents))
         whole = {name: value for name, value in options.items() if name not in ("starts", "branch")}
-        alone = [imagine(one, env, **whole) for one in found]
-        judges.append(_stacked(alone * len(study.schedules)) if study.ensemble else None)
+        alone = [imagine(model, env, **whole) for model in found]
+        judges.append(stack(alone * len(study.schedules)) if study.ensemble else None)
     return rooms, judges
+
+
+def _with_experience(study: Study, env: Environment, practice: Practice) -> Practice:
+    """With the models' experience in every agent's replay: of the intervals that belong to its schedule."""
+    data, parts = _seen(study), []
+    for start in range(0, len(study.models) * len(study.schedules) * study.seeds, study.seeds):
+        tau = study.schedules[(start // study.seeds) % len(study.schedules)]
+        these = real_transitions(study.dqn, data, env.task.spec, tau or None)
+        part = one(practice, slice(start, start + study.seeds))
+        parts.append(remembering(part, these) if len(these.action) else part)
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
 def _seen(study: Study) -> Trajectory:
@@ -181,12 +193,6 @@ def _world_options(study: Study) -> dict[str, Any]:
     if study.branch is not None:
         options |= {"starts": some_moments(seen), "branch": study.branch}
     return options
-
-
-def _stacked(worlds: Sequence[World]) -> World:
-    """Several worlds as one, an axis in front of every array."""
-    arrays, rest = zip(*(eqx.partition(world, eqx.is_array) for world in worlds), strict=True)
-    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
 
 
 def _by_room(rooms: Sequence[Room], q: QNetwork, epsilon: float) -> list[SoftGreedy]:
@@ -219,7 +225,7 @@ def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World
 
 def test(study: Study, env: Environment, rooms: list[Room], q: QNetwork, limit: int) -> Scores:
     """Scores [agents, episodes] on the real system."""
-    keys = episode_keys(TEST_SEED, study.test_episodes)
+    keys = episode_keys(TEST_SEED + 1000 * study.agents_from, study.test_episodes)  # agents for tuning have their own
     parts = [
         score_many(env, policies, room.schedule, keys, limit, room.agents)
         for room, policies in zip(rooms, _by_room(rooms, q, study.dqn.epsilon_last), strict=True)
@@ -278,8 +284,8 @@ def value_grids(study: Study, q: QNetwork) -> dict[str, Any]:
     each = len(study.schedules) * study.seeds
     found: dict[str, Any] = {}
     for k, model in enumerate(study.models):
-        one = jax.tree.map(lambda w, i=k * each: w[i], q)
-        found[model] = short(np.asarray(one(points).max(-1)) / study.dqn.reward_scale, 4)
+        first = one(q, k * each)
+        found[model] = short(np.asarray(first(points).max(-1)) / study.dqn.reward_scale, 4)
     return found
 
 
@@ -298,7 +304,8 @@ def short(value: Any, digits: int = 5) -> Any:
 
 def save_study(name: str, study: Study, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
     """Write the record of a study."""
-    command = f"kairode reproduce table2a --studies {name} --again"
+    table = "table3" if study.env == "hiv-partial" else "table2a"
+    command = f"kairode reproduce {table} --studies {name} --again"
     made = record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)
     save(results / f"{name}.json", made)
     return made

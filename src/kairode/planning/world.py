@@ -15,11 +15,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from kairode.data.trajectory import Trajectory
-from kairode.envs.core import Action, Environment, Obs, Task, Tau
+from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.models.timer import NoTimer
+from kairode.trees import one, stack
 
 
 class Imagined(NamedTuple):
@@ -75,7 +76,7 @@ class World(Environment):
         """The member's timer; without one, the intervals are known: uniform on the task's."""
         if isinstance(self.models.timer, NoTimer):
             return _uniform(self.task, key)
-        own = _pick((self.models, state.z), state.member)
+        own = one((self.models, state.z), state.member)
         return own[0].interval(own[1], state.obs, action, key=key if self.sampled else None)
 
     def transition(self, state: Imagined, action: Action, tau: Tau, *, key: Key[Array, ""]) -> Imagined:
@@ -101,10 +102,6 @@ def _uniform(task: Task, key: Key[Array, ""]) -> Tau:
     if intervals.classes is None:
         return jax.random.uniform(key, (), minval=intervals.low, maxval=intervals.high)
     return intervals.low + intervals.step * jax.random.randint(key, (), 0, intervals.classes).astype(jnp.float32)
-
-
-def _pick(tree: Any, index: Int[Array, ""]) -> Any:
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
 
 
 def imagine(
@@ -137,7 +134,10 @@ def imagine(
     if isinstance(found, Trajectory):
         found = found.observation[:, 0]
     if isinstance(found, Task):
-        raise KairodeError("a task says nothing of where episodes start: give starts=data, or the environment.")
+        raise KairodeError(
+            "a task says nothing of where episodes start: give experience too (starts=data here, data=data in "
+            "kairode.learn), or the environment."
+        )
     if not isinstance(found, Environment):
         found = jnp.asarray(found, jnp.float32)
         if found.ndim != 2 or found.shape[1] != len(task.spec.observations) or not len(found):
@@ -148,20 +148,17 @@ def imagine(
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
     # The task knows the horizon and the names; the time that counts as one is the model's own.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
-    return World(task, stack([dataclasses.replace(model, spec=spec) for model in members]), found, **options)
+    return World(task, ensemble(members, spec), found, **options)
 
 
-def stack(members: Sequence[DynamicsModel]) -> DynamicsModel:
-    """Several models of one kind as one, an axis in front of every array."""
-    arrays, rest = zip(*(eqx.partition(model, eqx.is_array) for model in members), strict=True)
-    kinds: list[Any] = [jax.tree.structure(a) for a in arrays]
-    if any(kind != kinds[0] for kind in kinds):
-        raise KairodeError("the models of one world must be of one kind: fit them with the same settings.")
-    try:
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *arrays)
-    except (TypeError, ValueError) as error:
-        raise KairodeError("the models of one world must have one size: fit them with the same settings.") from error
-    return eqx.combine(stacked, rest[0])
+def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
+    """Several models of one kind as one, an axis in front of every array, all for the same task."""
+    same = [dataclasses.replace(model, spec=spec) for model in members]
+    kinds: list[Any] = [jax.tree.structure(eqx.filter(model, eqx.is_array)) for model in same]
+    shapes = [[x.shape for x in jax.tree.leaves(model)] for model in same]
+    if any(kind != kinds[0] for kind in kinds) or any(shape != shapes[0] for shape in shapes):
+        raise KairodeError("the models of one world must be of one kind and size: fit them with the same settings.")
+    return stack(same)
 
 
 def moments(data: Trajectory) -> Float[np.ndarray, "n obs"]:

@@ -221,7 +221,7 @@ def draw_values(results: Path, path: Path) -> None:
 
 def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
     """Return on the real system by episodes of practice, mean and std over seeds."""
-    panels = (
+    panels: dict[str, tuple[str, ...]] = (
         {"hiv-partial": ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle")}
         if partial
         else {env: (env, f"{env}-oracle") for env in ENVS}
