@@ -219,7 +219,7 @@ def test_time_is_counted_as_the_model_was_fitted() -> None:
         (three, kairode.make("hiv"), {}, "the model knows 2 observations"),
         (three, ENV.task, {}, "a task says nothing of where episodes start"),
         (lambda: [small(), small("dt-rnn")], ENV, {}, "must be of one kind"),
-        (lambda: [small(timer="classes", timer_hidden=n) for n in (3, 4)], ENV, {}, "must have one size"),
+        (lambda: [small(timer="classes", timer_hidden=n) for n in (3, 4)], ENV, {}, "must be of one kind and size"),
         (list, ENV, {}, "needs fitted models"),
         (lambda: [ENV], ENV, {}, "needs fitted models"),
         (three, ENV, {"starts": np.zeros((5, 3), np.float32)}, "observations of shape"),

@@ -119,7 +119,8 @@ def practise(
     state = _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
     curve: list[dict[str, Any]] = []
     earlier = 0.0
-    run = json.loads(json.dumps({"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes}))
+    what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
+    run = json.loads(json.dumps(what))
     if folder is not None and checkpoint.exists(folder):
         saved_one = checkpoint.describe(folder)
         if saved_one.get("run") != run:
