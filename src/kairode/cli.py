@@ -134,7 +134,7 @@ def run(
     from kairode.experiments.pipeline import run as run_pipeline
     from kairode.report.course import draw_course
     from kairode.report.policies import draw_run, print_run, watching_practice
-    from kairode.report.watch import watching
+    from kairode.report.watch import bars_with_figures, watching
 
     usual = defaults(env, latent)
     config = Run(
@@ -153,8 +153,9 @@ def run(
     )
     folder = out or Path("runs") / f"{env}-{model}-seed{seed}"
     with (
-        watching_practice(quiet) as practice,
-        watching(f"fitting {fits} {model}", None, quiet) as (fitting, collecting),
+        bars_with_figures(quiet) as bars,
+        watching_practice(quiet, bars) as practice,
+        watching(f"fitting {fits} {model}", None, quiet, bars) as (fitting, collecting),
     ):
         data, made = run_pipeline(config, folder, Watch(fitting, collecting, practice))
     draw_course(environment, data[0], folder / "course.svg", f"{env}: one episode under random actions")
@@ -358,7 +359,7 @@ def reproduce(
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves or figure-pomdp.
+            figure-curves, figure-pomdp or figure-rounds.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).

@@ -20,7 +20,7 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
     words = ("run", "gridworld", *TINY, "--out", str(folder))
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "learned in imagination" in out
+    assert "in imagination" in out
     assert "random actions" in out
     assert "model-free" in out
     made = json.loads((folder / "record.json").read_text())

@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from kairode.agents.learn import PracticeReport
@@ -21,23 +21,16 @@ from kairode.experiments.paper import RETURNS
 from kairode.experiments.returns import ENVS, STUDIES, TRANSFER
 from kairode.experiments.studies import ORACLE, key
 from kairode.report.course import save_figure
+from kairode.report.watch import bars_with_figures
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
 """Returns are shown in these units, as in the paper."""
 
 
 @contextlib.contextmanager
-def watching_practice(quiet: bool) -> Iterator[Callable[[str, PracticeReport], None]]:
+def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, PracticeReport], None]]:
     """A bar for each practice: episodes, the latest return, the last look."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[figures]}"),
-    )
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+    with bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar:
         tasks: dict[str, Any] = {}
         looks: dict[str, str] = {}
 
@@ -58,8 +51,8 @@ def watching_practice(quiet: bool) -> Iterator[Callable[[str, PracticeReport], N
 
 
 NAMES = {
-    "imagination": "learned in imagination",
-    "model-free": "model-free, on the real system",
+    "imagination": "in imagination",
+    "model-free": "model-free",
     "random": "random actions",
 }
 
@@ -78,7 +71,7 @@ def print_run(made: dict[str, Any], spec: Spec) -> None:
     console.print(table)
     tests = figures["tests"]
     mine, chance = tests["imagination"]["return"], tests["random"]["return"]
-    better = "better" if mine > chance else "no better"
+    better = "better" if tests["imagination"]["return_low"] > tests["random"]["return_high"] else "not clearly better"
     said = (
         f"Tested on {tests['imagination']['episodes']} real episodes, the policy learned in the imagination of "
         f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} is {better} than random actions "
@@ -86,7 +79,7 @@ def print_run(made: dict[str, Any], spec: Spec) -> None:
     )
     if "model-free" in tests:
         free = tests["model-free"]["return"]
-        order = "above" if mine > free else "below"
+        order = "above" if mine > free else "below" if mine < free else "like"
         said += f", and {order} the model-free policy after {config['model_free']:,} real episodes ({free:.4g})"
     health = tests["imagination"]["healthy"]
     said += "." if health is None else f"; the patient is healthy for {100 * health:.0f} % of the time."
@@ -102,7 +95,7 @@ def draw_run(made: dict[str, Any], spec: Spec, path: Path) -> None:
         points = figures["curves"].get(name, [])
         if points:
             episodes, real = ([point[key][0] for point in points] for key in ("episodes", "real"))
-            axes.plot(episodes, real, color=colour, label=f"{NAMES[name]}: real return")
+            axes.plot(episodes, real, color=colour, label=f"practised {NAMES[name]}: real return")
         if points and "score" in points[0]:
             scores = [point["score"][0] for point in points]
             axes.plot(episodes, scores, color=colour, linestyle=":", label="what the judge expects (a held-out model)")
@@ -258,6 +251,28 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
     axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
 
 
+def draw_rounds(results: Path, path: Path) -> None:
+    """Return by real episodes: rounds of collecting, refitting and imagining, beside the model-free agent."""
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    oracle = _figures(results, "ours-hiv-oracle")["curves"][ORACLE]
+    _band(axes, oracle, 1e7, "model-free (five seeds)", "#2b6cb0", True)
+    records = sorted(results.glob("rounds-hiv-*.json"))
+    if not records:
+        raise KairodeError(f"there is no record {results}/rounds-hiv-0.json: `kairode rounds hiv` makes one.")
+    for i, record in enumerate(records):
+        points = json.loads(record.read_text())["figures"]["rounds"]
+        episodes, returns = ([point[name] for point in points] for name in ("real_episodes", "return"))
+        label = f"rounds ({len(records)} seeds)" if i == 0 else None
+        axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=label)
+    axes.set_xscale("log")
+    axes.set_xlabel("real episodes")
+    axes.set_ylabel("return on HIV (1e7)")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
 def _figures(results: Path, name: str) -> dict[str, Any]:
     path = results / f"{name}.json"
     if not path.exists():
@@ -268,5 +283,6 @@ def _figures(results: Path, name: str) -> dict[str, Any]:
 FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "figure-values": draw_values,
     "figure-curves": draw_curves,
+    "figure-rounds": draw_rounds,
     "figure-pomdp": lambda results, path: draw_curves(results, path, partial=True),
 }

@@ -17,11 +17,8 @@ from kairode.training.loop import Report
 SHOWN = ("state", "kl", "timer")
 
 
-@contextlib.contextmanager
-def watching(
-    what: str, board: Path | None, quiet: bool
-) -> Iterator[tuple[Callable[[Report], None], Callable[[int], None]]]:
-    """What the loop and the collection tell, shown as one line; none without a terminal."""
+def bars_with_figures(quiet: bool) -> Progress:
+    """Bars with a count, the time left and the numbers that matter; none without a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -30,11 +27,19 @@ def watching(
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
     )
+    return Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+
+
+@contextlib.contextmanager
+def watching(
+    what: str, board: Path | None, quiet: bool, bars: Progress | None = None
+) -> Iterator[tuple[Callable[[Report], None], Callable[[int], None]]]:
+    """What the loop and the collection tell, shown as one line (among others, where there are bars already)."""
     if board is not None:
         _board_class()
     with (
         contextlib.ExitStack() as stack,
-        Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar,
+        bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar,
     ):
         task = bar.add_task(f"{what}: collecting", total=None, figures="")
         validation: list[str] = []
