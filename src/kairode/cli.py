@@ -151,7 +151,8 @@ def run(
         setting=setting,
         fields=fields,
     )
-    folder = out or Path("runs") / f"{env}-{model}-seed{seed}"
+    kind = f"{'-sees-z' * latent}{f'-every{schedule:g}' if schedule else ''}{'-paper' * (setting == 'paper')}"
+    folder = out or Path("runs") / f"{env}-{model}{kind}-seed{seed}"
     with (
         bars_with_figures(quiet) as bars,
         watching_practice(quiet, bars) as practice,
@@ -163,7 +164,9 @@ def run(
     if not quiet:
         print_run(made, environment.task.spec)
         print(f"Policy, models, experience and record: {folder}. Learning curves: {folder / 'learning.svg'}.")
-        print(f"On another schedule: kairode evaluate {folder} --schedule {data.spec.intervals.high:g}")
+        intervals = data.spec.intervals
+        middle = intervals.low + intervals.step * round((intervals.high - intervals.low) / (2 * intervals.step or 1))
+        print(f"On another schedule: kairode evaluate {folder} --schedule {middle:g}")
 
 
 def _only_collect(
@@ -207,7 +210,7 @@ def rounds(
         env: name of the environment (see `kairode envs`).
         first: real episodes under random actions, before the first round.
         each: real episodes under the policy, in each round.
-        rounds: how many rounds.
+        rounds: how many, after a first fit to the random episodes (round 0). More of them go on from where fewer ended.
         seed: fixes everything random.
         out: folder of the run; runs/rounds-ENV-seedS by default.
         quiet: no lines, no closing sentence.
@@ -228,6 +231,8 @@ def rounds(
     settings = dataclasses.replace(policy_preset(env).dqn, target_every=100)
     config = Rounds(env=env, first=first, each=each, rounds=rounds, seed=seed, dqn=settings)
     folder = out or Path("runs") / f"rounds-{env}-seed{seed}"
+    if not quiet:
+        print(f"{rounds} rounds in {folder}; each collects, refits and learns on, for a minute or two.", flush=True)
     made = run_rounds(config, folder, tell)
     if not quiet:
         test = made["figures"]["test"]
@@ -265,8 +270,10 @@ def evaluate(
 
         print(text.dumps(found.figures(), indent=1))
         return
-    when = "its own schedule" if about["schedule"] is None else f"the schedule {about['schedule']}"
-    print(f"'{about['env']}' on {when}: {found}.")
+    given = about["schedule"]
+    taus = given if isinstance(given, tuple | list) else [given]
+    when = "its own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)}"
+    print(f"{about['env']}, {when}{'' if given is None else f' {found.time_unit}s'}: {found}.")
 
 
 def fit(
@@ -355,7 +362,7 @@ def reproduce(
 
     Example: kairode reproduce table2a
 
-    Example: kairode reproduce figure-values --out values.svg
+    Example: kairode reproduce figure-curves --out curves.svg
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
@@ -379,6 +386,8 @@ def reproduce(
     from kairode.experiments import returns
     from kairode.report.policies import FIGURES
 
+    if not results.is_dir() and not (run or again or what == "table1"):
+        raise KairodeError(f"there is no folder {results} with records: give --results, in a clone it is results/.")
     if what in FIGURES:
         path = out or Path(f"{what}.svg")
         FIGURES[what](results / "policies", path)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Array, Float, Key
 
+from kairode.agents.policy import SoftGreedy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
@@ -20,6 +21,7 @@ from kairode.envs.core import Environment, Task
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule
 from kairode.errors import KairodeError
+from kairode.models.predict import check_same
 
 TEST_SEED = 1_000_003
 """Added to the seed of an evaluation: test episodes are none that anything was learned or chosen on."""
@@ -60,6 +62,7 @@ class Evaluation:
     """Of each episode: discounted where the task is judged so (HIV), otherwise plain."""
     scores: Scores
     time_unit: str
+    discounted: bool = False
 
     @property
     def mean(self) -> float:
@@ -84,6 +87,7 @@ class Evaluation:
             "time": float(np.mean(self.scores.time)),
             "reached": float(np.mean(self.scores.reached)),
             "healthy": None if np.isnan(healthy) else healthy,
+            "discounted": self.discounted,
             "episodes": len(self.returns),
         }
 
@@ -92,8 +96,9 @@ class Evaluation:
         found = self.figures()
         ends = f", {100 * found['reached']:.0f} % ended by themselves" if found["reached"] else ""
         well = "" if found["healthy"] is None else f", {100 * found['healthy']:.0f} % of the time in health"
+        kind = "discounted return" if self.discounted else "return"
         return (
-            f"return {self.mean:.4g} ({low:.4g} to {high:.4g}, 95 %) over {len(self.returns)} episodes of "
+            f"{kind} {self.mean:.4g} ({low:.4g} to {high:.4g}, 95 %) over {len(self.returns)} episodes of "
             f"{found['decisions']:.3g} decisions and {found['time']:.3g} {self.time_unit}s{ends}{well}"
         )
 
@@ -126,6 +131,8 @@ def evaluate(
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
         raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
+    if isinstance(policy, SoftGreedy) and isinstance(env, Environment | HostEnvironment):
+        check_same(policy.spec, env.task.spec, "policy")
     found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
     return summarise(env.task, found)
 
@@ -138,7 +145,7 @@ def summarise(task: Task, found: Trajectory) -> Evaluation:
 
     parts = (turned(found.observation[:, 1:]), turned(found.interval), turned(found.reward))
     scores = Scores(*map(np.asarray, score(task, *parts, found.length, found.terminated)))
-    return Evaluation(judged(task, scores), scores, task.spec.time_unit)
+    return Evaluation(judged(task, scores), scores, task.spec.time_unit, task.spec.judged_discounted)
 
 
 def judged(task: Task, scores: Scores) -> np.ndarray:

@@ -181,8 +181,8 @@ def run_fit(
     return fitted, data, made
 
 
-def same_config(config: Any, folder: Path) -> None:
-    """Refuse a folder that holds another run."""
+def same_config(config: Any, folder: Path, free: tuple[str, ...] = ()) -> None:
+    """Refuse a folder that holds another run; the fields that are free may differ."""
     path = folder / "config.json"
     if not path.exists():
         return
@@ -191,6 +191,7 @@ def same_config(config: Any, folder: Path) -> None:
     except ValueError as error:
         raise KairodeError(f"{path} is damaged: remove {folder}, or choose another with --out.") from error
     now = json.loads(json.dumps(dataclasses.asdict(config)))
+    before = {**before, **{name: now[name] for name in free}}
     if before != now:
         raise KairodeError(
             f"{folder} holds another run ({_first_difference(before, now)}): choose another folder with --out, or "

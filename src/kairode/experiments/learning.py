@@ -94,7 +94,7 @@ def learn(
             task, with `data` for the start states.
         data: the experience of the models: imagined observations then stay near it, and a task starts where it did.
         schedule: learn for this schedule rather than the system's own; as for `kairode.collect`.
-        episodes: of practice.
+        episodes: of practice; None for what belongs to the environment.
         seed: fixes everything random.
         latent: let the policy see the model's latent state too: for systems that are observed in part.
         folder: keep a checkpoint there, and go on from it.
@@ -132,6 +132,10 @@ def learn_more(
     **options: Any,
 ) -> Learned:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
+    if not isinstance(env, Environment | Task):
+        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+    if data is not None and not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be experience, from kairode.collect or kairode.read, got {data!r}.")
     task = env if isinstance(env, Task) else env.task
     if not isinstance(task.spec.actions, Discrete):
         raise KairodeError(f"policies are learned for named actions so far; those of '{task.spec.name}' are controls.")
@@ -219,9 +223,10 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSetting
     preset = policy_preset(env)
     learner = {field.name for field in dataclasses.fields(DQNSettings)}
     own = {field.name for field in dataclasses.fields(PolicyPreset)} - {"dqn", "imagined", "real"}
+    named = {"data", "schedule", "episodes", "seed", "latent", "folder", "tell"}
     for name in options:
         if name not in learner | own:
-            raise unknown("option", name, sorted(learner | own), where="of kairode.learn")
+            raise unknown("option", name, sorted(learner | own | named), where="of kairode.learn")
     settings = dataclasses.replace(preset.dqn, **{k: v for k, v in options.items() if k in learner})
     return dataclasses.replace(preset, **{k: v for k, v in options.items() if k in own}), settings
 

@@ -15,7 +15,8 @@ from kairode.data import Trajectory, write
 from kairode.data.files import check_target
 from kairode.envs import make
 from kairode.envs.core import Environment
-from kairode.errors import Stopped
+from kairode.envs.schedule import as_schedule
+from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import plan, run_fit, same_config
 from kairode.experiments.learning import Learned, imagined_episodes, learn_more, policy_preset
 from kairode.experiments.presets import preset
@@ -53,6 +54,13 @@ class Run:
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the environment that differ from its setting."""
 
+    def __post_init__(self) -> None:
+        for name, least in (("episodes", 1), ("iterations", 1), ("fits", 1), ("imagined", 1), ("model_free", 0)):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= least):
+                option = name.replace("_", "-")
+                raise KairodeError(f"--{option} must be a whole number of at least {least}, got {value}.")
+
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
@@ -72,9 +80,10 @@ def defaults(env: str, latent: bool) -> dict[str, int]:
 def run(config: Run, folder: Path, watch: Watch | None = None) -> tuple[Trajectory, dict[str, Any]]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     watch = watch or Watch()
+    env = make(config.env, setting=config.setting, **config.fields)
+    as_schedule(config.schedule, env.task.spec)
     check_target(folder / "config.json")
     same_config(config, folder)
-    env = make(config.env, setting=config.setting, **config.fields)
     chosen = preset(config.env)
     settings = dataclasses.replace(chosen.settings, iterations=config.iterations)
     chosen = dataclasses.replace(chosen, settings=settings, episodes=config.episodes)

@@ -7,6 +7,7 @@ replay (Sutton's Dyna).
 
 import dataclasses
 import json
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from kairode.data import Trajectory, collect, read, write
 from kairode.data.files import check_target
 from kairode.data.trajectory import join
 from kairode.envs import make
-from kairode.envs.core import Environment
+from kairode.envs.core import Discrete, Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import Fit, new_models, same_config
@@ -121,13 +122,15 @@ class Standing(NamedTuple):
 def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None) -> dict[str, Any]:
     """Take turns in a folder of its own, or go on after the last round that ended there."""
     env = make(config.env)
+    if not isinstance(env.task.spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{config.env}' are controls.")
     check_target(folder / "config.json")
-    same_config(config, folder)
+    same_config(config, folder, free=("rounds",))  # more rounds go on from where fewer ended
     save(folder / "config.json", dataclasses.asdict(config))
     started = time.perf_counter()
     standing, seen, earlier = _resumed(config, env, folder)
     command = f"kairode rounds {config.env} --seed {config.seed} --first {config.first} --each {config.each}"
-    command += f" --rounds {config.rounds}"
+    command += f" --rounds {config.rounds} --out {shlex.quote(str(folder))}"
 
     def write_down(**figures: Any) -> dict[str, Any]:
         spent = earlier + time.perf_counter() - started

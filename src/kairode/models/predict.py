@@ -51,8 +51,8 @@ def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
     )
 
 
-def check_same(model: Spec, data: Spec) -> None:
-    """Refuse data with other observations or actions than the model's."""
+def check_same(model: Spec, data: Spec, who: str = "model") -> None:
+    """Refuse data or a system with other observations or actions than those of the model (or the policy)."""
 
     def names(spec: Spec) -> tuple[list[str], list[str]]:
         return [v.name for v in spec.observations], list(spec.actions.names)
@@ -60,11 +60,11 @@ def check_same(model: Spec, data: Spec) -> None:
     for what, mine, theirs in zip(("observations", "actions"), names(model), names(data), strict=True):
         if mine != theirs:
             raise KairodeError(
-                f"the model knows {len(mine)} {what} ({', '.join(mine)}), the data of '{data.name}' have {len(theirs)} "
-                f"({', '.join(theirs)}): give it data like those it was fitted to."
+                f"the {who} knows {len(mine)} {what} ({', '.join(mine)}), the data of '{data.name}' have {len(theirs)} "
+                f"({', '.join(theirs)}): give it what it was made for."
             )
     if type(model.actions) is not type(data.actions):
-        raise KairodeError(f"the model's actions and those of '{data.name}' are not of one kind (named, or controls).")
+        raise KairodeError(f"the {who}'s actions and those of '{data.name}' are not of one kind (named, or controls).")
 
 
 class Course(NamedTuple):

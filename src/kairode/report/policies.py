@@ -71,7 +71,8 @@ def print_run(made: dict[str, Any], spec: Spec) -> None:
     console.print(table)
     tests = figures["tests"]
     mine, chance = tests["imagination"]["return"], tests["random"]["return"]
-    better = "better" if tests["imagination"]["return_low"] > tests["random"]["return_high"] else "not clearly better"
+    clear = tests["imagination"]["return_low"] > tests["random"]["return_high"]
+    better = "better" if clear else "not clearly better" if mine > chance else "no better"
     said = (
         f"Tested on {tests['imagination']['episodes']} real episodes, the policy learned in the imagination of "
         f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} is {better} than random actions "
@@ -118,6 +119,7 @@ TITLES = {
 def print_returns(what: str, found: dict[str, Any], missing: list[str], records: Path) -> None:
     """A table of returns, ours beside the published numbers; the best model of a row in bold."""
     console = Console()
+    console.width = max(console.width, 96)  # no number is cut off
     console.print(f"{TITLES[what]}, mean ± std over seeds (HIV in 1e7)")
     if what == "table3":
         _print_partial(console, found)
@@ -133,8 +135,8 @@ def print_returns(what: str, found: dict[str, Any], missing: list[str], records:
 
 def _print_models(console: Console, what: str, found: dict[str, Any]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("", "", "paper", "paper's settings", "our settings"):
-        table.add_column(title, no_wrap=True)
+    for title in ("", "every", "", "paper", "paper's settings", "our settings"):
+        table.add_column(title, no_wrap=True, overflow="fold")
     for env in ENVS:
         rows = found["paper"][env] if what == "table4" else {_tau(what, env): found["paper"][env]}
         for tau in rows:
@@ -148,10 +150,10 @@ def _print_models(console: Console, what: str, found: dict[str, Any]) -> None:
                 _column({model: (*pair, 5) for model, pair in published.items()}, 1.0),
                 *(_column(_numbers(cells), UNITS[env]) for cells in here.values()),
             ]
-            title = env if tau == "own" else f"{env}, every {tau}"
+            first = (env, "" if tau == "own" else tau)
             for model in published:
-                table.add_row(title, model, *(column[model] for column in columns))
-                title = ""
+                table.add_row(*first, model, *(column[model] for column in columns))
+                first = ("", "")
     console.print(table)
 
 
