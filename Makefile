@@ -2,7 +2,7 @@
 # `make run` does the main job, `make test` passes the tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench lock clean
+.PHONY: help run test slow lint format bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 
 help:
 	@echo "make run     HIV: collect, fit, learn a policy in imagination, test it on the real system"
-	@echo "make test    the tests"
+	@echo "make test    the tests           make slow    those that take long"
 	@echo "make lint    ruff and mypy        make format  let ruff mend what it can"
 	@echo "make bench   speed beside NumPy and scipy, in one run"
 	@echo "make lock    resolve the versions anew into requirements.lock"
@@ -32,7 +32,10 @@ run: $(READY)
 	@$(BIN)/kairode run hiv
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q -m "not slow"
+
+slow: $(READY)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q -m slow
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -68,6 +68,7 @@ def test_one_alone_is_the_same_among_five(five: Practised) -> None:
     np.testing.assert_array_less(five.decisions[3], five.decisions[2])
 
 
+@pytest.mark.slow
 def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
     """Imagining with unlike models. The second, since it is its lanes, keys and seeds that could be mistaken."""
     env = kairode.make("gridworld", horizon=30)

@@ -108,6 +108,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     assert returns.needed("table2a", ["ours-hiv"]) == ["ours-hiv"]
 
 
+@pytest.mark.slow
 def test_an_ensemble_branches_off_its_experience(tmp_path):
     """Two schedules, three fits: each agent practises in two of them, the third judges; what happened is remembered."""
     spec = make("gridworld", setting="paper").task.spec

@@ -11,6 +11,7 @@ from kairode.experiments import rounds as module
 from kairode.experiments.rounds import Rounds, one_round, run_rounds
 
 
+@pytest.mark.slow
 def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, monkeypatch):
     dqn = DQNSettings(hidden=(16, 16), capacity=512, batch=16, reward_scale=0.1)
     config = Rounds("gridworld", first=10, each=2, rounds=2, fits=2, iterations=4, imagined=6, branch=3, dqn=dqn)
