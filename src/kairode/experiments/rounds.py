@@ -148,14 +148,18 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
             seen.append(found.figures())
             write(folder / "experience.parquet", standing.data)
             checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
+            save_policy(folder, _policy(config, env, standing))
             write_down()
             tell(found)
             if asked() and number < config.rounds:
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
     assert standing is not None
-    policy = SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last)
-    save_policy(folder, policy)
-    return write_down(test=evaluate(env, policy, episodes=100).figures())
+    return write_down(test=evaluate(env, _policy(config, env, standing), episodes=100).figures())
+
+
+def _policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
+    """The policy where the rounds stand."""
+    return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last)
 
 
 def _arrays(standing: Standing) -> Any:

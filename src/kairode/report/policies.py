@@ -68,6 +68,7 @@ def print_run(made: dict[str, Any], spec: Spec) -> None:
         numbers = (f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", f"{test['time']:.4g}")
         table.add_row(NAMES[name], *numbers, f"{real[name]:,}")
     console = Console()
+    console.width = max(console.width, 96)
     console.print(table)
     tests = figures["tests"]
     mine, chance = tests["imagination"]["return"], tests["random"]["return"]
