@@ -147,9 +147,10 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
                 raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
             seen.append(found.figures())
             write(folder / "experience.parquet", standing.data)
-            checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
             save_policy(folder, _policy(config, env, standing))
             write_down()
+            # Last, so that what is written of a round that a kill cut short is written again.
+            checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
             tell(found)
             if asked() and number < config.rounds:
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
