@@ -81,6 +81,7 @@ def test_learning_from_python(tmp_path):
             wrong()
 
 
+@pytest.mark.slow
 def test_branches_are_judged_over_whole_episodes():
     """Imagination that branches off for few decisions; looks, and the policy, are of the whole task."""
     env = kairode.make("hiv", horizon=60)

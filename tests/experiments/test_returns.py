@@ -82,6 +82,7 @@ def test_tables_say_what_they_have_no_record_of(typed, tmp_path):
     assert "paper-gridworld" in err
 
 
+@pytest.mark.slow
 def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     """A study of the real gridworld, small: cells, curves, values; and from them the figures."""
     small = {"schedules": (0.0, 7.0), "episodes": 3, "seeds": 2, "every": 20, "look_episodes": 2, "test_episodes": 3}
