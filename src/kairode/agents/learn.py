@@ -112,24 +112,10 @@ def practise(
         until: seconds after which to save and stop (`Stopped`), as if interrupted.
     """
     rooms = tuple(rooms)
-    practice = enter(rooms, settings, episodes, seeds) if begun is None else begun
-    low = jnp.full(len(seeds), -jnp.inf)
-    # Buffers that two arrays share cannot both be given away to the compiled loop.
-    practice = jax.tree.map(jnp.copy, practice)
-    state = _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
-    curve: list[dict[str, Any]] = []
-    earlier = 0.0
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
     run = json.loads(json.dumps(what))
-    if folder is not None and checkpoint.exists(folder):
-        saved_one = checkpoint.describe(folder)
-        if saved_one.get("run") != run:
-            raise KairodeError(
-                f"{folder} holds the checkpoint of another practice (other models, schedule, seeds, settings or "
-                "episodes): remove it, or choose another folder."
-            )
-        state = checkpoint.load(folder, state)
-        curve, earlier = saved_one["curve"], float(saved_one["seconds"])
+    state = _new_state(enter(rooms, settings, episodes, seeds) if begun is None else begun)
+    state, curve, earlier = _resumed(state, run, folder)
     started = saved = time.perf_counter()
     pause = SAVE_SECONDS
 
@@ -168,6 +154,26 @@ def practise(
         if asked() and folder is not None:
             raise Stopped("interrupted after the last decision, saved.")
     return _result(state, curve, seeds, folder, spent())
+
+
+def _new_state(practice: Practice) -> _State:
+    """Before the first decision. Copies, as buffers that two arrays share cannot both be given to the compiled loop."""
+    practice = jax.tree.map(jnp.copy, practice)
+    low = jnp.full(practice.decisions.shape, -jnp.inf)
+    return _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
+
+
+def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_State, list[dict[str, Any]], float]:
+    """The state, curve and seconds of a folder's checkpoint, if there is one; it must be of the same run."""
+    if folder is None or not checkpoint.exists(folder):
+        return state, [], 0.0
+    saved = checkpoint.describe(folder)
+    if saved.get("run") != run:
+        raise KairodeError(
+            f"{folder} holds the checkpoint of another practice (other models, schedule, seeds, settings or episodes): "
+            "remove it, or choose another folder."
+        )
+    return checkpoint.load(folder, state), saved["curve"], float(saved["seconds"])
 
 
 def _looked(state: _State, look: Look) -> tuple[_State, dict[str, Any]]:
