@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kairode.experiments import table1
+from kairode.experiments.paper import RETURNS
 from kairode.experiments.presets import FITS
 from kairode.models.zoo import PAPER_MODELS
 
@@ -72,7 +73,15 @@ def test_paper_numbers_are_the_published_ones() -> None:
     published = Path(__file__).parents[3] / "shared" / "paper" / "results.json"
     if not published.exists():
         pytest.skip("the published numbers are not beside this checkout")
-    given = json.loads(published.read_text())["state_prediction_error"]
-    for env, models in given.items():
-        for model, cell in models.items():
-            assert table1.PAPER[env][model] == (cell["mean"], cell["std"])
+    given = json.loads(published.read_text())
+
+    def pairs(cells: dict) -> dict:
+        return {name: (cell["mean"], cell["std"]) for name, cell in cells.items()}
+
+    assert {env: pairs(models) for env, models in given["state_prediction_error"].items()} == table1.PAPER
+    assert {env: pairs(models) for env, models in given["return_irregular"].items()} == RETURNS["own"]
+    regular = given["return_regular"].items()
+    assert {env: {f"{float(tau):g}": pairs(models) for tau, models in taus.items()} for env, taus in regular} == (
+        RETURNS["regular"]
+    )
+    assert pairs(given["hiv_partial_observation"]) == RETURNS["partial"]
