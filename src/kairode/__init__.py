@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kairode.experiments.fitting import fit
     from kairode.experiments.learning import learn
     from kairode.models import DynamicsModel, predict
+    from kairode.planning.schedule import best_intervals
     from kairode.planning.world import imagine
     from kairode.training.judge import judge
     from kairode.training.store import load_models
@@ -33,6 +34,7 @@ _HOMES = {
     "kairode.training.store": ("load_models",),
     "kairode.agents.evaluate": ("evaluate",),
     "kairode.agents.store": ("load_policy", "save_policy"),
+    "kairode.planning.schedule": ("best_intervals",),
     "kairode.planning.world": ("imagine",),
     "kairode.experiments.fitting": ("fit",),
     "kairode.experiments.learning": ("learn",),
@@ -51,6 +53,7 @@ __all__ = [
     "Task",
     "Trajectory",
     "__version__",
+    "best_intervals",
     "collect",
     "evaluate",
     "fit",

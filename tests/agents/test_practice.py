@@ -56,8 +56,9 @@ def test_what_is_stored_of_a_decision() -> None:
     lane = one_of(enter([Room(abreast(world), Own(), Plain(), 1)], plain, 1, [0]).lane, 0)
     action = jnp.array(3)
     step = eqx.filter_jit(move)
-    found = step(plain, room, lane, action, KEY)
-    doubted = step(dataclasses.replace(plain, penalty=3.0), room, lane, action, KEY)
+    q = QNetwork.new(2, 4, 8, key=KEY)
+    found = step(plain, room, lane, action, KEY, q)
+    doubted = step(dataclasses.replace(plain, penalty=3.0), room, lane, action, KEY, q)
     tau, doubt = found.lane.moment.time, found.lane.moment.state.doubt
     assert doubt > 1e-3
     after = found.lane.moment.obs

@@ -44,6 +44,8 @@ class DQNSettings:
     """Double Q-learning (van Hasselt et al. 2016): the network picks the next action, the target values it."""
     penalty: float = 0.0
     """Taken from the scaled reward for each unit of disagreement among the models of an imagined world."""
+    cooldown: float = 0.0
+    """Over this last share of the episodes the learning rate falls to zero, so that the policy comes to rest."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "capacity", "target_every"):
@@ -54,7 +56,7 @@ class DQNSettings:
         for name in ("learning_rate", "clip", "epsilon_decay", "reward_scale"):
             if not getattr(self, name) > 0:
                 raise KairodeError(f"{name} must be positive, got {getattr(self, name)}.")
-        for name in ("alpha", "beta", "epsilon_last"):
+        for name in ("alpha", "beta", "epsilon_last", "cooldown"):
             if not 0 <= getattr(self, name) <= 1:
                 raise KairodeError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
         if not self.penalty >= 0:
@@ -148,13 +150,23 @@ def remember(learner: Learner, transitions: Transition) -> Learner:
     return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack(transitions)))
 
 
+def pace(settings: DQNSettings, done: Float[Array, ""]) -> Float[Array, ""] | float:
+    """The share of the learning rate that is left, after this share of the episodes."""
+    return jnp.clip((1 - done) / settings.cooldown, 0.0, 1.0) if settings.cooldown else 1.0
+
+
 def improve(
-    learner: Learner, settings: DQNSettings, going: Bool[Array, ""], *, key: Key[Array, ""]
+    learner: Learner,
+    settings: DQNSettings,
+    going: Bool[Array, ""],
+    speed: Float[Array, ""] | float = 1.0,
+    *,
+    key: Key[Array, ""],
 ) -> tuple[Learner, Bool[Array, ""]]:
     """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
     drawn = draw(learner.replay, settings.batch, key=key)
     ready = going & (learner.replay.replay.size >= settings.batch)
-    learner, errors = update(learner, settings, unpack(drawn.items), drawn.weights, ready)
+    learner, errors = update(learner, settings, unpack(drawn.items), drawn.weights, ready, speed)
     replay = prioritise(learner.replay, drawn.where, errors)
     return eqx.tree_at(lambda a: a.replay, learner, replay), jnp.isfinite(errors).all()
 
@@ -165,8 +177,12 @@ def update(
     batch: Transition,
     weights: Float[Array, " n"],
     ready: Bool[Array, ""],
+    speed: Float[Array, ""] | float = 1.0,
 ) -> tuple[Learner, Float[Array, " n"]]:
-    """One step of Adam on the weighted Huber loss, where `ready` and all is finite; also the TD errors."""
+    """One step of Adam on the weighted Huber loss, where `ready` and all is finite; also the TD errors.
+
+    `speed` is the share of the learning rate that it takes.
+    """
 
     def loss(q: QNetwork) -> tuple[Array, Array]:
         errors = td_errors(q, learner.target, batch, settings.double)
@@ -176,7 +192,7 @@ def update(
     changes, state = optimiser(settings).update(gradient, learner.optimiser, learner.q)
     # A loss that is no number has errors that are none: look at the short vector, not at all gradients.
     moves = ready & jnp.isfinite(errors).all()
-    q = jax.tree.map(lambda x, change: x + jnp.where(moves, change, 0.0), learner.q, changes)
+    q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
     kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimiser)
     return Learner(q, learner.target, kept, learner.replay), errors
 

@@ -165,7 +165,7 @@ def score_many(
 
     def one(arrays: Any) -> Scores:
         policy, schedule, env = eqx.combine(arrays, static)
-        found = rollout(env, policy, schedule, keys, limit)
+        found = rollout(env, schedule.accompany(policy), schedule, keys, limit)
         records = found.records
         return score(env.task, records.next_obs, records.interval, records.reward, found.length, found.terminated)
 

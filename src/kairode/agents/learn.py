@@ -14,6 +14,7 @@ import numpy as np
 
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.network import QNetwork
+from kairode.agents.perception import untracked
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, advance, enter, finished
 from kairode.errors import KairodeError, Stopped
@@ -61,14 +62,14 @@ class Practised:
     diverged: list[bool]
     seconds: float
 
-    def policies(self, rooms: Sequence[Room], epsilon: float = 0.05) -> list[SoftGreedy]:
-        """One for each agent."""
+    def policies(self, rooms: Sequence[Room], epsilon: float = 0.05, scale: float = 1.0) -> list[SoftGreedy]:
+        """One for each agent; `scale` is that of the rewards in practice."""
         found: list[SoftGreedy] = []
         for room in rooms:
             for i in range(room.agents):
-                perception = one(room.perception, i)
+                perception = untracked(one(room.perception, i))
                 q = one(self.q, len(found))
-                found.append(SoftGreedy(q, perception, room.env.task.spec, epsilon))
+                found.append(SoftGreedy(q, perception, room.env.task.spec, epsilon, scale))
         return found
 
 

@@ -17,6 +17,8 @@ class SoftGreedy(Policy):
     perception: Perception
     spec: Spec = eqx.field(static=True)
     epsilon: float = eqx.field(static=True, default=0.05)
+    scale: float = eqx.field(static=True, default=1.0)
+    """What rewards were multiplied with when the values were learned."""
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """What its perception starts with."""
@@ -29,5 +31,5 @@ class SoftGreedy(Policy):
         return action, self.perception.note(memory, obs, action)
 
     def value(self, obs: Float[Array, "*n obs"]) -> Float[Array, "*n"]:
-        """V(s) = max_a Q(s, a), of a policy that sees the observation alone; in scaled rewards."""
-        return self.q(obs).max(-1)
+        """V(s) = max_a Q(s, a), of a policy that sees the observation alone; in the unit of the reward."""
+        return self.q(obs).max(-1) / self.scale

@@ -22,13 +22,16 @@ from kairode.agents.dqn import (
     epsilon,
     improve,
     new_learner,
+    pace,
     remember,
     renew_target,
     soft_greedy,
 )
+from kairode.agents.network import QNetwork
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
+from kairode.envs.accrual import inner_state
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
@@ -136,12 +139,14 @@ def decide(settings: DQNSettings, practice: Practice) -> tuple[Int[Array, ""], K
     return soft_greedy(values, share, key=jax.random.fold_in(key, 0)), key
 
 
-def move(settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], key: Key[Array, ""]) -> _Moved:
+def move(
+    settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], key: Key[Array, ""], q: QNetwork
+) -> _Moved:
     """Hold the action, look, and begin anew where the episode ended."""
     hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))
     env, spec, before = room.env, room.env.task.spec, lane.moment
     noted = room.perception.note(lane.memory, before.obs, action)
-    moment, outcome = hold(env, room.schedule, before, action, noted, key=hold_key)
+    moment, outcome = hold(env, room.schedule.informed(q), before, action, noted, key=hold_key)
     features, memory = room.perception.look(noted, moment.obs, outcome.tau)
     reward = settings.reward_scale * outcome.reward
     if settings.penalty:
@@ -158,9 +163,10 @@ def move(settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], 
 
 
 def _doubt(state: Any) -> Float[Array, ""]:
-    if not hasattr(state, "doubt"):
+    inner = inner_state(state)
+    if not hasattr(inner, "doubt"):
         raise KairodeError("a penalty on disagreement needs an imagined world: set penalty=0 on a real system.")
-    return state.doubt
+    return inner.doubt
 
 
 def learn(settings: DQNSettings, practice: Practice, moved: _Moved, key: Key[Array, ""]) -> Practice:
@@ -169,7 +175,8 @@ def learn(settings: DQNSettings, practice: Practice, moved: _Moved, key: Key[Arr
     going = (practice.episodes < limit) & ~practice.diverged
     fine = jnp.isfinite(moved.transition.next_features).all() & jnp.isfinite(moved.transition.reward)
     learner = remember(practice.learner, jax.tree.map(lambda x: x[None], moved.transition))
-    learner, sane = improve(learner, settings, going & fine, key=jax.random.fold_in(key, 2))
+    speed = pace(settings, practice.episodes / limit)
+    learner, sane = improve(learner, settings, going & fine, speed, key=jax.random.fold_in(key, 2))
     ended = moved.ended & going
     episodes = practice.episodes + ended.astype(jnp.int32)
     where = jnp.where(ended, practice.episodes, limit)
@@ -189,7 +196,8 @@ def step(settings: DQNSettings, rooms: Sequence[Room], practice: Practice) -> Pr
     action, key = jax.vmap(partial(decide, settings))(practice)
     parts, start = [], 0
     for room in rooms:
-        here = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], (practice.lane, action, key))
+        them = (practice.lane, action, key, practice.learner.q)
+        here = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], them)
         parts.append(_in_room(room, partial(move, settings))(room, *here))
         start += room.agents
     return jax.vmap(partial(learn, settings))(practice, _joined(parts), key)

@@ -49,6 +49,7 @@ def collect(
         raise KairodeError(f"seed must be a whole number between 0 and 2^32 - 1, got {seed}.")
     episodes, seed, spec = int(episodes), int(seed), env.task.spec
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
+    chooser = timing.accompany(chooser)
     tell = progress or (lambda ended: None)
     try:
         if isinstance(env, HostEnvironment):

@@ -9,6 +9,7 @@ import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -137,6 +138,11 @@ class Spec:
         if not 0 <= self.discount <= 1:
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount} for '{self.name}'.")
 
+    @property
+    def finest(self) -> float:
+        """The shortest time over which rewards are given: the step of the intervals, or a tick."""
+        return self.intervals.step or self.tick
+
     def longest(self, shortest_interval: float) -> int:
         """The most decisions an episode can have when no interval is shorter than this."""
         by_time = math.inf if math.isinf(self.horizon) else math.ceil(self.horizon / shortest_interval - 1e-6)
@@ -187,6 +193,20 @@ class Environment(eqx.Module):
     def transition(self, state: State, action: Action, tau: Tau, *, key: Key[Array, ""]) -> State:
         """The state after the action was held for tau, p(s' | s, a, tau)."""
 
+    def course(self, state: State, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
+        """The states passed through at several times (ascending) while the action is held, time in front."""
+        waits = jnp.diff(taus, prepend=0.0)
+
+        def on(state: State, step: tuple[Tau, Key[Array, ""]]) -> tuple[State, State]:
+            state = self.transition(state, action, step[0], key=step[1])
+            return state, state
+
+        return jax.lax.scan(on, state, (waits, jax.random.split(key, len(taus))))[1]
+
+    def earned(self, moment: "Moment", action: Action, state: State, obs: Obs, tau: Tau) -> Float[Array, ""]:
+        """What the interval earned that led from a moment to this state: the task's reward, of its two ends."""
+        return self.task.reward(moment.obs, action, obs, tau)
+
 
 class Moment(NamedTuple):
     """Where an episode stands at a decision."""
@@ -229,7 +249,7 @@ def advance(
     lag, count = (time - moment.time) - passed, moment.count + 1
     terminated = task.terminal(obs)
     truncated = over(task.spec, time, count) & ~terminated
-    reward = task.reward(moment.obs, action, obs, tau)
+    reward = env.earned(moment, action, state, obs, tau)
     return Moment(state, obs, time, lag, count), Outcome(reward, tau, terminated, truncated)
 
 

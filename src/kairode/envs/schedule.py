@@ -25,6 +25,8 @@ class Decision(NamedTuple):
     """Decisions taken before it."""
     memory: Any = ()
     """What the policy remembers, such as a latent state."""
+    state: Any = ()
+    """The state behind what is observed: only a schedule that knows the true dynamics looks at it."""
 
 
 class Schedule(eqx.Module):
@@ -37,6 +39,18 @@ class Schedule(eqx.Module):
     @abc.abstractmethod
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The interval, given the one that the environment's own rule proposes."""
+
+    def longest(self, spec: Spec) -> float:
+        """An upper bound on its intervals."""
+        return spec.intervals.high
+
+    def accompany(self, policy: Any) -> Any:
+        """The policy, remembering along its episodes what this schedule needs to see in its memory."""
+        return policy
+
+    def informed(self, q: Any) -> "Schedule":
+        """The schedule when these are the action values, for one that is chosen by them while they are learned."""
+        return self
 
 
 class Own(Schedule):
@@ -64,6 +78,10 @@ class Fixed(Schedule):
         """The interval itself."""
         return float(self.tau)
 
+    def longest(self, spec: Spec) -> float:
+        """The same."""
+        return float(self.tau)
+
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The fixed interval, whatever is proposed."""
         return jnp.asarray(self.tau, proposed.dtype)
@@ -79,6 +97,10 @@ class Timed(Schedule):
     def shortest(self, spec: Spec) -> float:
         """As announced."""
         return self.least
+
+    def longest(self, spec: Spec) -> float:
+        """The longest of them, or the environment's own."""
+        return max(float(jnp.max(self.tau)), spec.intervals.high)
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The fixed one, or what the environment proposes."""
@@ -96,6 +118,10 @@ class Given(Schedule):
     def shortest(self, spec: Spec) -> float:
         """The shortest of them."""
         return min(self.taus)
+
+    def longest(self, spec: Spec) -> float:
+        """The longest of them."""
+        return max(self.taus)
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
         """The one whose turn it is."""
@@ -152,7 +178,7 @@ def due(
     """The time until the next decision, as the schedule says."""
     own_key, schedule_key = jax.random.split(key)
     proposed = env.interval(moment.state, action, key=own_key)
-    decision = Decision(moment.obs, action, moment.time, moment.count, memory)
+    decision = Decision(moment.obs, action, moment.time, moment.count, memory, moment.state)
     return schedule.interval(proposed, decision, key=schedule_key)
 
 

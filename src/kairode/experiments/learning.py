@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,12 +17,15 @@ from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room, enter, real_transitions, remembering
 from kairode.data import Trajectory
+from kairode.envs.accrual import Accruing
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
 from kairode.experiments.fitting import digest
 from kairode.experiments.studies import LOOK_SEED, some_moments
 from kairode.models.dynamics import DynamicsModel
+from kairode.planning.interpolate import interpolated
+from kairode.planning.schedule import Chosen, accruing
 from kairode.planning.world import World, imagine, seen_range
 from kairode.trees import alone
 
@@ -78,6 +82,7 @@ def learn(
     episodes: int | None = None,
     seed: int = 0,
     latent: bool = False,
+    accrue: bool = False,
     folder: str | Path | None = None,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     **options: Any,
@@ -97,6 +102,8 @@ def learn(
         episodes: of practice; None for what belongs to the environment.
         seed: fixes everything random.
         latent: let the policy see the model's latent state too: for systems that are observed in part.
+        accrue: count the reward on every finest step (each day of HIV), not at the next decision alone; a schedule of
+            `kairode.best_intervals` always does.
         folder: keep a checkpoint there, and go on from it.
         tell: called with a `PracticeReport` as practice goes on.
         options: fields of `DQNSettings` (reward_scale, learning_rate, ..) or of `PolicyPreset` that differ from the
@@ -110,6 +117,7 @@ def learn(
         episodes=episodes,
         seed=seed,
         latent=latent,
+        accrue=accrue,
         folder=folder,
         tell=tell,
         **options,
@@ -126,6 +134,7 @@ def learn_more(
     episodes: int | None = None,
     seed: int = 0,
     latent: bool = False,
+    accrue: bool = False,
     folder: str | Path | None = None,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     watch: Environment | None = None,
@@ -146,7 +155,7 @@ def learn_more(
     if chosen.branch is not None and not branching and "target_every" not in options:
         # Episodes are whole, so fewer lie between two renewals.
         settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
-    judge: World | None = None
+    judge: Environment | None = None
     perception: Perception = Plain()
     if models is not None:
         world, judge = _worlds(members, env, chosen, data, branching)
@@ -159,6 +168,12 @@ def learn_more(
         place = env
     else:
         raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
+    given = timing
+    if accrue or isinstance(timing, Chosen):
+        accrue = True
+        place, timing, perception = accruing(place, timing, perception, settings.reward_scale)
+        judge = None if judge is None else Accruing.of(judge, timing.longest(task.spec))
+        watch = None if watch is None else Accruing.of(watch, timing.longest(task.spec))
     room = Room(alone(place), alone(timing), alone(perception), 1)
     count = (chosen.real if models is None else imagined_episodes(chosen, branching)) if episodes is None else episodes
     if not (isinstance(count, int) and count >= 1):
@@ -166,7 +181,8 @@ def learn_more(
     begun = enter([room], settings, count, [seed])
     if branching and data is not None and isinstance(timing, Own | Fixed):
         held = float(timing.tau) if isinstance(timing, Fixed) else None
-        real = real_transitions(settings, data, task.spec, held)
+        seen = interpolated(members[0], task, data) if accrue else data
+        real = real_transitions(settings, seen, task.spec, held)
         begun = remembering(begun, real) if len(real.action) else begun
     practised = practise(
         [room],
@@ -174,23 +190,24 @@ def learn_more(
         count,
         [seed],
         begun=begun,
-        about=_identity(chosen, schedule, members, data),
+        about=_identity(chosen, given, members, data, accrue),
         look=_look(room, task.spec, settings, judge, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
         tell=tell,
     )
-    [policy] = practised.policies([room], settings.epsilon_last)
+    [policy] = practised.policies([room], settings.epsilon_last, settings.reward_scale)
     return Learned(dataclasses.replace(policy, spec=task.spec), practised)
 
 
 def _identity(
-    chosen: PolicyPreset, schedule: Any, members: list[DynamicsModel], data: Trajectory | None
+    chosen: PolicyPreset, schedule: Schedule, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
 ) -> dict[str, Any]:
     """What tells one practice from another: a checkpoint of another one is not gone on with."""
     return {
         "preset": dataclasses.asdict(chosen),
-        "schedule": str(schedule),
+        "schedule": digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True)),
+        "accrue": accrue,
         "models": digest(*members),
         "data": None if data is None else digest(data),
     }
@@ -223,7 +240,7 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSetting
     preset = policy_preset(env)
     learner = {field.name for field in dataclasses.fields(DQNSettings)}
     own = {field.name for field in dataclasses.fields(PolicyPreset)} - {"dqn", "imagined", "real"}
-    named = {"data", "schedule", "episodes", "seed", "latent", "folder", "tell"}
+    named = {"data", "schedule", "episodes", "seed", "latent", "accrue", "folder", "tell"}
     for name in options:
         if name not in learner | own:
             raise unknown("option", name, sorted(learner | own | named), where="of kairode.learn")
@@ -232,7 +249,12 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSetting
 
 
 def _look(
-    room: Room, spec: Spec, settings: DQNSettings, judge: World | None, watch: Environment | None, timing: Schedule
+    room: Room,
+    spec: Spec,
+    settings: DQNSettings,
+    judge: Environment | None,
+    watch: Environment | None,
+    timing: Schedule,
 ) -> Look | None:
     """Returns over whole episodes, on the system that is watched and in the world of the judge."""
     places = {"score": judge, "real": watch}
@@ -244,7 +266,7 @@ def _look(
     def look(q: QNetwork) -> dict[str, np.ndarray]:
         policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
         return {
-            name: mean_return(place.task, score_many(alone(place), policies, room.schedule, keys, limit, 1))
+            name: mean_return(place.task, score_many(alone(place), policies, room.schedule.informed(q), keys, limit, 1))
             for name, place in places.items()
             if place is not None
         }

@@ -160,7 +160,7 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
 
 def _policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
     """The policy where the rounds stand."""
-    return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last)
+    return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
 
 
 def _arrays(standing: Standing) -> Any:

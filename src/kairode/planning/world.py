@@ -86,7 +86,20 @@ class World(Environment):
             return model.step(z, state.obs, action, tau)
 
         z, seen = eqx.filter_vmap(ahead)(self.models, state.z)
+        return self._happens(z, seen, self._member(key) if self.switching else state.member)
+
+    def course(self, state: Imagined, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Imagined:
+        """Along the flow of every member, in one solve each."""
+
+        def along(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
+            return model.path(z, state.obs, action, taus)
+
+        z, seen = eqx.filter_vmap(along, out_axes=1)(self.models, state.z)
         member = self._member(key) if self.switching else state.member
+        return jax.vmap(self._happens, in_axes=(0, 0, None))(z, seen, member)
+
+    def _happens(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> Imagined:
+        """The state, where all members' predictions are these and one of them comes true."""
         obs = seen[member]
         if self.within is not None:
             obs = jnp.clip(obs, self.within[0], self.within[1])
