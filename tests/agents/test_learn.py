@@ -1,6 +1,7 @@
 """Whole practice: agents together and alone, interrupted and resumed, diverging."""
 
 import dataclasses
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,14 @@ def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
 
 def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path: Path) -> None:
     told: list[PracticeReport] = []
+
+    def press(report: PracticeReport) -> None:
+        told.append(report)
+        signal.raise_signal(signal.SIGINT)
+
     for taken in (100, 200):  # before the first look, and right after it
         with pytest.raises(Stopped, match=f"interrupted after {taken} decisions, saved"):
-            practised([FIVE], SEEDS, folder=tmp_path, until=1e-9, tell=told.append)
+            practised([FIVE], SEEDS, folder=tmp_path, tell=press)
     done = practised([FIVE], SEEDS, folder=tmp_path, tell=told.append)
     same(done, five)
     assert [report.decisions for report in told][:3] == [100, 200, 300]
@@ -98,6 +104,13 @@ def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path:
 
     assert plain(done.curve) == plain(five.curve)
     # Once more: all is done already.
+    same(practised([FIVE], SEEDS, folder=tmp_path), five)
+
+
+def test_when_time_is_up_practice_ends_with_what_it_has(five: Practised, tmp_path: Path) -> None:
+    cut = practised([FIVE], SEEDS, folder=tmp_path, until=1e-9)
+    assert cut.decisions == [100] * 5
+    assert np.isnan(cut.returns[:, -1]).all()
     same(practised([FIVE], SEEDS, folder=tmp_path), five)
 
 

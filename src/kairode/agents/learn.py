@@ -110,7 +110,7 @@ def practise(
         tell: called after every compiled call.
         begun: agents to start with, in place of new ones.
         about: what else tells this practice from another (models, schedules): a checkpoint of another is refused.
-        until: seconds after which to save and stop (`Stopped`), as if interrupted.
+        until: seconds after which practice ends with what it has come to, where a machine is lent for a time.
     """
     rooms = tuple(rooms)
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
@@ -141,7 +141,7 @@ def practise(
                 state, figures = _looked(state, look)
                 curve.append(_point(state.practice, figures, spent()))
             tell(_report(state.practice, figures, spent()))
-            stop = asked() or time.perf_counter() - started > until
+            stop, late = asked(), time.perf_counter() - started > until
             if stop or time.perf_counter() - saved > pause:
                 before = time.perf_counter()
                 keep()
@@ -151,6 +151,8 @@ def practise(
                 raise Stopped(
                     "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
                 )
+            if late:
+                break
         keep()
         if asked() and folder is not None:
             raise Stopped("interrupted after the last decision, saved.")

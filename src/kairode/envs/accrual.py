@@ -69,7 +69,7 @@ class Accruing(Environment):
         step = jnp.asarray(spec.finest, tau.dtype)
         steps = math.ceil(self.longest / spec.finest - 1e-6)
         held = jnp.clip(spec.horizon - state.time, 0.0, tau)
-        ends = jnp.minimum(step * jnp.arange(1, steps + 1), held)
+        ends = jnp.minimum(step * jnp.arange(1.0, steps + 1), held)
         passed = self.env.course(state.inner, action, ends, key=key)
         obs = jax.vmap(self.env.observe)(passed)
         total, last = accrued(task, self.env.observe(state.inner), action, obs, ends)

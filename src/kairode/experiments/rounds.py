@@ -118,6 +118,23 @@ class Standing(NamedTuple):
     """The ensemble, stacked."""
     network: QNetwork
 
+    @property
+    def members(self) -> list[Any]:
+        """The models of the ensemble."""
+        return [one(self.models, i) for i in range(self.models.decoder.weight.shape[0])]
+
+
+def load_rounds(folder: Path) -> Standing:
+    """What the rounds of a folder came to: experience, models, action values."""
+    if not (folder / "config.json").exists() or not checkpoint.exists(folder):
+        raise KairodeError(f"there are no rounds in {folder}: make them with `kairode rounds hiv --out {folder}`.")
+    about = json.loads((folder / "config.json").read_text())
+    dqn = about.pop("dqn")
+    config = Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
+    standing = _resumed(config, make(config.env), folder)[0]
+    assert standing is not None
+    return standing
+
 
 def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None) -> dict[str, Any]:
     """Take turns in a folder of its own, or go on after the last round that ended there."""

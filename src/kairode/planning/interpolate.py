@@ -36,7 +36,7 @@ def _rewards(
 ) -> Float[Array, "episodes decisions"]:
     def decision(z: Any, row: Any) -> tuple[Any, Any]:
         obs, action, tau, next_obs = row
-        ends = jnp.minimum(task.spec.finest * jnp.arange(1, steps + 1), tau)
+        ends = jnp.minimum(task.spec.finest * jnp.arange(1.0, steps + 1), tau)
         zs, seen = model.path(z, obs, action, ends)
         share = ends / jnp.maximum(tau, 1e-6)
         bent = seen + share[:, None] * (next_obs - seen[-1])[None]

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,7 +21,7 @@ from kairode.agents.network import QNetwork
 from kairode.agents.perception import Accompanied, Perception, Plain, Tracked, Tracking
 from kairode.agents.policy import SoftGreedy
 from kairode.data.policy import Policy
-from kairode.data.rollout import rollout_compiled
+from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import Accruing, inner_state, step_rewards
 from kairode.envs.core import Environment, Spec, Task, Tau
@@ -105,7 +105,7 @@ class Chosen(Schedule):
     scale: float = eqx.field(static=True, default=1.0)
     """What rewards were multiplied with when the values were learned."""
     price: Float[Array, "*agents"] | float = 0.0
-    """Of every later visit, in the unit of the reward, unless the values already count it."""
+    """Shadow price of every later visit, in the unit of the reward, beside what the values already count."""
     budget: Int[Array, "*agents"] | None = None
     """Visits in an episode, the first included."""
     quantile: float | None = eqx.field(static=True, default=None)
@@ -139,7 +139,7 @@ class Chosen(Schedule):
     def worths(self, decision: Decision, *, key: Key[Array, ""]) -> Float[Array, " k"]:
         """What each candidate comes to, price and budget included."""
         spec = self.task.spec
-        grid = spec.finest * jnp.arange(1, round(self.taus[-1] / spec.finest) + 1)
+        grid = spec.finest * jnp.arange(1.0, round(self.taus[-1] / spec.finest) + 1)
         at = np.array([round(tau / spec.finest) - 1 for tau in self.taus])
         seen = self.foresight.ahead(decision, grid, key=key)
         each = jax.vmap(partial(self._along, decision, grid))(seen)
@@ -299,9 +299,10 @@ def best_intervals(
             schedule that the true dynamics would choose.
         policy: whose values count; None for a schedule to learn a policy under (algorithm 1).
         env: the system or its task. A budget needs the system, or `data`, for where episodes start.
-        price: of a visit, in the unit of the reward.
-        budget: visits in an episode. The price that keeps to it is found in the models' imagination; whatever happens,
-            no episode has more.
+        price: of a visit, in the unit of the reward. What it comes to is tried in the models' imagination (on the
+            system itself, where that is given in their place); with a task alone there is nowhere to try it, and each
+            interval is weighed as if it were kept from then on.
+        budget: visits in an episode, likewise; whatever happens, no episode has more.
         taus: candidates, ascending multiples of the finest step; the environment's intervals by default. With
             `continuous` the least and the most.
         continuous: choose among all intervals between the least and the most, not the candidates alone.
@@ -336,14 +337,15 @@ def best_intervals(
         quantile=quantile,
         continuous=continuous,
     )
-    if budget is None:
+    if budget is not None:
+        check_budget(budget, spec, candidates[-1])
+        schedule = dataclasses.replace(schedule, budget=jnp.asarray(budget, jnp.int32))
+    startless = isinstance(env, Task) and data is None
+    if policy is None or (startless and budget is None) or not (price or budget):
         return schedule
-    check_budget(budget, spec, candidates[-1])
-    schedule = dataclasses.replace(schedule, budget=jnp.asarray(budget, jnp.int32))
-    if policy is None:
-        return schedule
-    place = models if isinstance(models, Environment) else _imagined(models, env, data)
-    return dataclasses.replace(schedule, price=jnp.asarray(price_for(schedule, policy, place, budget), jnp.float32))
+    tried = frontier(schedule, policy, models if isinstance(models, Environment) else _imagined(models, env, data))
+    shadow = tried.at_price(price) if budget is None else tried.within(budget)
+    return dataclasses.replace(schedule, price=jnp.asarray(shadow, jnp.float32))
 
 
 def _foresight(models: Any, task: Task, data: Trajectory | None) -> Foresight:
@@ -404,28 +406,63 @@ def check_budget(budget: Any, spec: Spec, longest: float) -> None:
         )
 
 
-PRICES = 12
-"""Prices tried, each halving the range of the logarithm; the range is a million to one."""
+PRICES = 16
+"""Shadow prices tried, evenly spaced by their logarithm, from a millionth to a thousand times the value at a start."""
 
 
-def price_for(schedule: Chosen, policy: SoftGreedy, env: Environment, budget: int, episodes: int = 16) -> float:
-    """The least price at which episodes of a system, imagined or real, take no more visits than the budget."""
+class Frontier(NamedTuple):
+    """What a family of schedules comes to that differ in their shadow price; means over the same episodes."""
+
+    prices: np.ndarray
+    returns: np.ndarray
+    visits: np.ndarray
+    weighed: np.ndarray
+    """Visits, each counted gamma^t where returns are discounted: what a price is paid for."""
+
+    def at_price(self, price: float) -> float:
+        """The shadow price that is best when each visit costs this much. The higher it is, the fewer the visits."""
+        return float(self.prices[np.argmax(self.returns - price * self.weighed)])
+
+    def within(self, budget: int) -> float:
+        """The shadow price with the best return among those that keep to a budget, or the one with fewest visits."""
+        allowed = self.visits <= budget
+        if not allowed.any():
+            return float(self.prices[np.argmin(self.visits)])
+        return float(self.prices[np.argmax(np.where(allowed, self.returns, -np.inf))])
+
+
+def frontier(schedule: Chosen, policy: SoftGreedy, env: Environment, episodes: int = 16) -> Frontier:
+    """Try shadow prices in episodes of a system, imagined or real.
+
+    What a visit costs should be weighed against what it brings, but a policy's values do not know how many visits
+    follow from a state: `later_visits` guesses. A guess that is too high makes for long waits and many repairs. So the
+    price that goes into the choice is not taken at its word: a range of them is tried, and what counts is what they
+    come to.
+    """
     spec = schedule.task.spec
+    place = Accruing.of(env, schedule.longest(spec))
     limit = spec.longest(schedule.shortest(spec))
     keys = jax.random.split(jax.random.key(7), episodes)
     free = dataclasses.replace(schedule, budget=None)
-
-    def visits(price: float) -> float:
+    first = env.observe(env.reset(key=keys[0]))
+    worth = abs(float(policy.value(first))) + 1e-6
+    prices = np.append(0.0, worth * np.logspace(-6, 3, PRICES))
+    found = []
+    for price in prices:
         now = dataclasses.replace(free, price=jnp.asarray(price, jnp.float32))
-        return float(np.mean(rollout_compiled(env, now.accompany(policy), now, keys, limit).length))
+        found.append(_outcome(place, now.accompany(policy), now, keys, limit))
+    returns, visits, weighed = np.array(jax.device_get(found), np.float64).T
+    return Frontier(prices, returns, visits, weighed)
 
-    if visits(0.0) <= budget:
-        return 0.0
-    worth = abs(float(policy.value(env.observe(env.reset(key=keys[0]))))) + 1e-6
-    low, high = math.log(1e-6 * worth), math.log(worth)
-    if visits(math.exp(high)) > budget:
-        return math.exp(high)  # the budget itself then forbids the rest
-    for _ in range(PRICES):
-        middle = (low + high) / 2
-        low, high = (middle, high) if visits(math.exp(middle)) > budget else (low, middle)
-    return math.exp(high)
+
+@eqx.filter_jit
+def _outcome(
+    env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int
+) -> tuple[Array, Array, Array]:
+    """Mean return, visits, and visits weighed as the return is."""
+    spec = env.task.spec
+    found = rollout(env, policy, schedule, keys, limit)
+    taus = found.records.interval
+    starts = jnp.cumsum(taus, axis=0) - taus
+    gamma = jnp.where(taus > 0, spec.discount ** (starts / spec.tick), 0.0)
+    return (gamma * found.records.reward).sum(0).mean(), found.length.mean(), gamma.sum(0).mean()

@@ -91,7 +91,7 @@ class World(Environment):
     def course(self, state: Imagined, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Imagined:
         """Along the flow of every member, in one solve each."""
 
-        def along(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
+        def along(model: DynamicsModel, z: Any) -> tuple[Any, Any]:
             return model.path(z, state.obs, action, taus)
 
         z, seen = eqx.filter_vmap(along, out_axes=1)(self.models, state.z)

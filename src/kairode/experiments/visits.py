@@ -1,0 +1,240 @@
+"""Return against visits: policies for fixed intervals, for the environment's own, and for intervals that are chosen.
+
+The paper's figure of optimised interval times. Every policy is learned with true rewards and observations, collected on
+every finest step, and judged so; what differs is who says when to look again.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import TEST_SEED, episode_keys, score_many
+from kairode.agents.learn import PracticeReport, Practised, practise
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Plain
+from kairode.agents.policy import SoftGreedy
+from kairode.agents.practice import Room
+from kairode.agents.store import save_policy
+from kairode.data import Trajectory
+from kairode.envs import make
+from kairode.envs.accrual import Accruing
+from kairode.envs.core import Environment, Task
+from kairode.envs.schedule import Timed
+from kairode.experiments.fitting import experience
+from kairode.experiments.record import record, save
+from kairode.experiments.rounds import load_rounds
+from kairode.experiments.studies import LOOK_SEED, short
+from kairode.experiments.table1 import cell_config
+from kairode.planning.schedule import accruing, best_intervals
+from kairode.training.store import load_models
+from kairode.trees import stack
+
+CANDIDATES = {"hiv": tuple(float(day) for day in range(1, 15)), "acrobot": (0.2, 0.4, 0.6, 0.8, 1.0)}
+"""Intervals to choose among."""
+SETTINGS = {
+    "hiv": DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3),
+    "acrobot": DQNSettings(reward_scale=0.1, double=True, cooldown=0.3),
+}
+"""How policies are learned whose rewards accrue."""
+RANDOM = {"hiv": "hiv-whole-cooled", "acrobot": "acrobot-fine"}
+"""The row of table 1 whose models know the experience of random actions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Visits:
+    """Policies that practise together."""
+
+    env: str
+    by: str
+    """Who says when to look again: fixed intervals, the truth, or models, of the experience of rounds or of random
+    actions."""
+    episodes: int
+    """Of practice, on the real system."""
+    taus: tuple[float, ...] = ()
+    """Fixed intervals; 0 is the environment's own schedule."""
+    prices: tuple[float, ...] = ()
+    """Of a visit, where intervals are chosen: policies are learned under each."""
+    dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    seeds: int = 5
+    every: int = 20_000
+    """Decisions between two looks (nothing is chosen by them)."""
+    test_episodes: int = 100
+
+    @property
+    def labels(self) -> list[str]:
+        """What tells its policies apart, but for the seed."""
+        if self.by == "fixed":
+            return [f"{tau:g}" if tau else "own" for tau in self.taus]
+        return [f"price {price:g}" for price in self.prices]
+
+
+PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
+"""Of a visit on HIV: a healthy day earns 3.5e8."""
+
+
+def _studies() -> dict[str, Visits]:
+    found: dict[str, Visits] = {}
+    # Agents that decide seldom would wait for those that decide often.
+    parts = {"1": ((1.0,), 400), "2-3": ((2.0, 3.0), 600), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
+    parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
+    for part, (taus, episodes) in parts.items():
+        found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
+    for by in ("truth", "rounds", "random"):
+        prices = PRICES if by != "random" else PRICES[:1]
+        found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
+    acrobot = Visits("acrobot", "fixed", 500, taus=(0.0, *CANDIDATES["acrobot"]), dqn=SETTINGS["acrobot"], every=10_000)
+    found["acrobot-fixed"] = acrobot
+    for by in ("truth", "random"):
+        found[f"acrobot-{by}"] = dataclasses.replace(acrobot, by=by, taus=(), prices=(0.0, 0.1, 0.3, 1.0))
+    return found
+
+
+STUDIES = _studies()
+
+
+def run_visits(
+    study: Visits,
+    runs: Path,
+    folder: Path,
+    *,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    until: float = math.inf,
+) -> dict[str, Any]:
+    """Practise, test, and keep the policies; the figures of a record."""
+    env = make(study.env)
+    rooms = [build_room(study, env, runs)]
+    seeds = list(range(study.seeds)) * len(study.labels)
+    look = looker(study, env, rooms[0])
+    done = practise(
+        rooms,
+        study.dqn,
+        study.episodes,
+        seeds,
+        look=look,
+        every=study.every,
+        folder=folder / "practice",
+        about=dataclasses.asdict(study),
+        tell=tell,
+        until=until,
+    )
+    for i, policy in enumerate(done.policies(rooms, study.dqn.epsilon_last, study.dqn.reward_scale)):
+        save_policy(folder / study.labels[i // study.seeds] / str(i % study.seeds), policy, {"accrue": True})
+    found = tests(env, rooms[0], policies_of(study, rooms[0], done.q), TEST_SEED, study.test_episodes)
+    return {"points": points(study, found, done), "seconds_of_practice": round(done.seconds, 1), "curve": _curve(done)}
+
+
+def build_room(study: Visits, env: Environment, runs: Path) -> Room:
+    """Where they practise: an agent for each interval or price and each seed."""
+    agents = len(study.labels) * study.seeds
+    if study.by == "fixed":
+        spec = env.task.spec
+        least = min(tau or spec.intervals.low for tau in study.taus)
+        timed = Timed(jnp.repeat(jnp.array(study.taus, jnp.float32), study.seeds), least)
+        return Room(*accruing(env, timed, Plain(), study.dqn.reward_scale), agents)
+    parts = []
+    for price in study.prices:
+        for seed in range(study.seeds):
+            models, data = foresight_of(study.by, env, seed, runs)
+            taus = CANDIDATES[study.env]
+            schedule = best_intervals(models, None, env, price=price, taus=taus, data=data)
+            parts.append(accruing(env, schedule, Plain(), study.dqn.reward_scale))
+    places, schedules, perceptions = zip(*parts, strict=True)
+    return Room(stack(places), stack(schedules), stack(perceptions), agents)
+
+
+def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any, Trajectory | None]:
+    """Who looks ahead, and the experience that it rests on."""
+    if by == "truth":
+        return env, None
+    if by == "rounds":
+        standing = load_rounds(runs / f"rounds-{env.task.spec.name}-seed{seed}")
+        return standing.members, standing.data
+    row = RANDOM[env.task.spec.name]
+    data = experience(cell_config(row, "latent-ode", 0)).train
+    return load_models(runs / "table1" / f"{row}-latent-ode-{seed}"), data
+
+
+def policies_of(study: Visits, room: Room, q: QNetwork) -> SoftGreedy:
+    """All policies of a room, stacked."""
+    return SoftGreedy(q, room.perception, room.env.task.spec, study.dqn.epsilon_last, study.dqn.reward_scale)
+
+
+def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episodes: int) -> dict[str, np.ndarray]:
+    """Of each agent [agents, episodes]: return, discounted and plain, on every finest step; visits; health."""
+    schedule = room.schedule.informed(policies.q)
+    limit = env.task.spec.longest(schedule.shortest(env.task.spec))
+    longest = schedule.longest(env.task.spec)
+    keys = episode_keys(seed, episodes)
+    places = (Accruing.of(env, longest), undiscounted(env, longest))
+    found, plain = (score_many(place, policies, schedule, keys, limit, room.agents) for place in places)
+    return {
+        "return": np.asarray(found.discounted, np.float64),
+        "plain": np.asarray(plain.total, np.float64),
+        "visits": np.asarray(found.decisions, np.float64),
+        "healthy": np.asarray(found.healthy, np.float64),
+        "reached": np.asarray(found.reached, np.float64),
+    }
+
+
+def undiscounted(env: Environment, longest: float) -> Accruing:
+    """The environment with rewards that accrue without a discount: what was earned, day by day."""
+    task: Task = env.task
+    spec = dataclasses.replace(task.spec, discount=1.0)
+    return Accruing(dataclasses.replace(task, spec=spec), env, longest)
+
+
+def looker(study: Visits, env: Environment, room: Room) -> Callable[[QNetwork], dict[str, Any]]:
+    """What a look finds: the return on the real system."""
+
+    def look(q: QNetwork) -> dict[str, Any]:
+        found = tests(env, room, policies_of(study, room, q), LOOK_SEED, 10)
+        return {"real": judged(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
+
+    return look
+
+
+def judged(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
+    """The return that counts."""
+    return found["return"] if task.spec.judged_discounted else found["plain"]
+
+
+def points(study: Visits, found: dict[str, np.ndarray], done: Practised) -> dict[str, Any]:
+    """For each interval or price: the mean of each seed."""
+    made: dict[str, Any] = {}
+    for k, label in enumerate(study.labels):
+        these = slice(k * study.seeds, (k + 1) * study.seeds)
+        made[label] = {name: short(values[these].mean(-1)) for name, values in found.items()}
+        made[label]["practice_decisions"] = done.decisions[these]
+        made[label]["diverged"] = done.diverged[these]
+    return made
+
+
+def save_visits(name: str, study: Visits, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
+    """Write the record of a study."""
+    command = f"kairode reproduce figure-schedule --studies {name} --again"
+    made = record("visits", dataclasses.asdict(study), figures, command=command, seconds=seconds)
+    save(results / f"{name}.json", made)
+    return made
+
+
+def intervals_by_condition(task: Task, found: Trajectory) -> dict[str, dict[str, int]]:
+    """How often each interval was chosen, by the state of health in which (all in one where a task tells none)."""
+    names = getattr(task, "conditions", ("all",))
+    seen, mask = np.asarray(found.observation)[:, :-1], found.mask
+    where = np.asarray(task.condition(jnp.asarray(seen))) if hasattr(task, "condition") else np.zeros(mask.shape, int)
+    made: dict[str, dict[str, int]] = {}
+    for i, name in enumerate(names):
+        taus, counts = np.unique(np.round(np.asarray(found.interval)[mask & (where == i)], 2), return_counts=True)
+        made[name] = {f"{tau:g}": int(count) for tau, count in zip(taus, counts, strict=True)}
+    return made
+
+
+def _curve(done: Practised) -> dict[str, Any]:
+    names = ("episodes", "real", "visits")
+    return {name: [short(point[name], 4) for point in done.curve] for name in names}
