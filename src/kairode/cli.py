@@ -276,6 +276,80 @@ def evaluate(
     print(f"{about['env']}, {when}{'' if given is None else f' {found.time_unit}s'}: {found}.")
 
 
+def schedule(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    price: tuple[float, ...] = (),
+    budget: tuple[int, ...] = (),
+    candidates: tuple[float, ...] = (),
+    continuous: bool = False,
+    quantile: float | None = None,
+    oracle: bool = False,
+    imagined: int | None = None,
+    episodes: int = 20,
+    seed: int = 0,
+    json: bool = False,
+    quiet: Quiet = False,
+) -> None:
+    """Let the models of a run choose when to look again: fewer visits at the same health.
+
+    The first time, a policy is learned in the models' imagination under the schedule that it chooses itself, with
+    rewards on every finest step (each day of HIV). Then its intervals are chosen for the price or the budget given and
+    tested on the real system, beside every fixed interval and the environment's own schedule.
+
+    Example: kairode schedule runs/rounds-hiv-seed0 --price 0 1e6 1e7
+
+    Example: kairode schedule runs/rounds-hiv-seed0 --budget 100
+
+    Args:
+        run: folder that `kairode run` or `kairode rounds` wrote.
+        price: of a visit, in the unit of the reward; several for a curve. 0 by default.
+        budget: visits in an episode; several for a curve.
+        candidates: intervals to choose among, ascending; with --continuous the least and the most.
+        continuous: choose among all intervals between the least and the most.
+        quantile: wait only as long as this quantile of the models finds good; their mean by default.
+        oracle: let the true dynamics choose in place of the models.
+        imagined: episodes of practice in imagination; by default what belongs to the environment.
+        episodes: of the test.
+        seed: fixes everything random.
+        json: print figures as JSON, nothing else.
+        quiet: no progress bar, no table.
+    """
+    from kairode.experiments.scheduling import Wish, run_schedule
+    from kairode.report.course import draw_course
+    from kairode.report.policies import watching_practice
+    from kairode.report.visits import draw_schedule, print_schedule
+
+    wish = Wish(
+        prices=price or (() if budget else (0.0,)),
+        budgets=budget,
+        taus=candidates,
+        continuous=continuous,
+        quantile=quantile,
+        oracle=oracle,
+        episodes=episodes,
+        seed=seed,
+    )
+    still = quiet or json
+    with watching_practice(still) as tell:
+        made, source, found = run_schedule(
+            run,
+            wish,
+            imagined=imagined,
+            tell=lambda report: tell("learning when to look again", report),
+            said=lambda text: None if still else print(text, flush=True),
+        )
+    spec = source.env.task.spec
+    folder = run / "schedule"
+    draw_schedule(made, spec, folder / "schedule.svg")
+    title = f"One episode of '{spec.name}' at the times that were chosen"
+    draw_course(source.env, found[0], folder / "patient.svg", title, source.models[0])
+    if json:
+        _print_json(made["figures"])
+    elif not quiet:
+        print_schedule(made, spec)
+        print(f"Return against visits: {folder / 'schedule.svg'}. One episode: {folder / 'patient.svg'}.")
+
+
 def fit(
     source: Annotated[Positional[str], arg(metavar="ENV|FILE.parquet")],
     options: Annotated[FitOptions, arg(name="")],
@@ -496,6 +570,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit,
     "rounds": rounds,
     "evaluate": evaluate,
+    "schedule": schedule,
     "reproduce": reproduce,
     "bench": bench,
 }

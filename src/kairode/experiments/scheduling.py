@@ -219,6 +219,7 @@ def _row(source: Source, found: dict[str, np.ndarray]) -> dict[str, Any]:
         "visits": means["visits"],
         "healthy": None if np.isnan(means["healthy"]) else means["healthy"],
         "reached": means["reached"],
+        "time": means["time"],
     }
 
 

@@ -81,10 +81,14 @@ PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
 def _studies() -> dict[str, Visits]:
     found: dict[str, Visits] = {}
     # Agents that decide seldom would wait for those that decide often.
-    parts = {"1": ((1.0,), 400), "2-3": ((2.0, 3.0), 600), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
+    parts = {"2-3": ((2.0, 3.0), 500), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
     for part, (taus, episodes) in parts.items():
         found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
+    # The target network is renewed after as many decisions, not episodes: at one or two days hardly any learned else.
+    for tau, target_every, episodes in ((1.0, 2, 200), (2.0, 4, 250)):
+        dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
+        found[f"hiv-fixed-{tau:g}"] = Visits("hiv", "fixed", episodes, taus=(tau,), dqn=dqn)
     for by in ("truth", "rounds", "random"):
         prices = PRICES if by != "random" else PRICES[:1]
         found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
@@ -179,6 +183,7 @@ def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episode
         "visits": np.asarray(found.decisions, np.float64),
         "healthy": np.asarray(found.healthy, np.float64),
         "reached": np.asarray(found.reached, np.float64),
+        "time": np.minimum(np.asarray(found.time, np.float64), env.task.spec.horizon),
     }
 
 

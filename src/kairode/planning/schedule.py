@@ -302,7 +302,7 @@ def best_intervals(
         price: of a visit, in the unit of the reward. What it comes to is tried in the models' imagination (on the
             system itself, where that is given in their place); with a task alone there is nowhere to try it, and each
             interval is weighed as if it were kept from then on.
-        budget: visits in an episode, likewise; whatever happens, no episode has more.
+        budget: visits in an episode: no episode has more, whatever happens. Which are worth it is tried likewise.
         taus: candidates, ascending multiples of the finest step; the environment's intervals by default. With
             `continuous` the least and the most.
         continuous: choose among all intervals between the least and the most, not the candidates alone.
@@ -344,8 +344,7 @@ def best_intervals(
     if policy is None or (startless and budget is None) or not (price or budget):
         return schedule
     tried = frontier(schedule, policy, models if isinstance(models, Environment) else _imagined(models, env, data))
-    shadow = tried.at_price(price) if budget is None else tried.within(budget)
-    return dataclasses.replace(schedule, price=jnp.asarray(shadow, jnp.float32))
+    return dataclasses.replace(schedule, price=jnp.asarray(tried.at_price(price), jnp.float32))
 
 
 def _foresight(models: Any, task: Task, data: Trajectory | None) -> Foresight:
@@ -423,33 +422,25 @@ class Frontier(NamedTuple):
         """The shadow price that is best when each visit costs this much. The higher it is, the fewer the visits."""
         return float(self.prices[np.argmax(self.returns - price * self.weighed)])
 
-    def within(self, budget: int) -> float:
-        """The shadow price with the best return among those that keep to a budget, or the one with fewest visits."""
-        allowed = self.visits <= budget
-        if not allowed.any():
-            return float(self.prices[np.argmin(self.visits)])
-        return float(self.prices[np.argmax(np.where(allowed, self.returns, -np.inf))])
-
 
 def frontier(schedule: Chosen, policy: SoftGreedy, env: Environment, episodes: int = 16) -> Frontier:
     """Try shadow prices in episodes of a system, imagined or real.
 
     What a visit costs should be weighed against what it brings, but a policy's values do not know how many visits
     follow from a state: `later_visits` guesses. A guess that is too high makes for long waits and many repairs. So the
-    price that goes into the choice is not taken at its word: a range of them is tried, and what counts is what they
-    come to.
+    price that goes into the choice is not taken at its word: a range of them is tried, within the budget if there is
+    one, and what counts is what they come to.
     """
     spec = schedule.task.spec
     place = Accruing.of(env, schedule.longest(spec))
     limit = spec.longest(schedule.shortest(spec))
     keys = jax.random.split(jax.random.key(7), episodes)
-    free = dataclasses.replace(schedule, budget=None)
     first = env.observe(env.reset(key=keys[0]))
     worth = abs(float(policy.value(first))) + 1e-6
     prices = np.append(0.0, worth * np.logspace(-6, 3, PRICES))
     found = []
     for price in prices:
-        now = dataclasses.replace(free, price=jnp.asarray(price, jnp.float32))
+        now = dataclasses.replace(schedule, price=jnp.asarray(price, jnp.float32))
         found.append(_outcome(place, now.accompany(policy), now, keys, limit))
     returns, visits, weighed = np.array(jax.device_get(found), np.float64).T
     return Frontier(prices, returns, visits, weighed)

@@ -16,10 +16,11 @@ from matplotlib.figure import Figure
 from kairode.data import Trajectory
 from kairode.data.files import whole
 from kairode.envs import HIV, Discrete, Environment, HostEnvironment
+from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
 """Moments drawn within an interval."""
-LINE, DECISION = "#2b6cb0", "#c53030"
+LINE, DECISION, EXPECTED = "#2b6cb0", "#c53030", "#dd6b20"
 
 
 def between_decisions(
@@ -46,12 +47,44 @@ def between_decisions(
     return np.append(0.0, time.ravel()), np.concatenate([first, np.asarray(seen).reshape(-1, first.shape[1])])
 
 
-def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: str | Path, title: str) -> None:
-    """A figure of one episode: a panel for each observed variable, a strip of actions, decisions as dots."""
+def predicted_between(
+    model: DynamicsModel, episode: Trajectory
+) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
+    """What a model expected between decisions, from what was observed at each: times and observations."""
+    steps = int(episode.length)
+    parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
+
+    @eqx.filter_jit
+    def run(seen: Array, actions: Array, intervals: Array) -> Array:
+        def hold(z: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+            obs, action, tau = decision
+            zs, expected = model.path(z, obs, action, parts * tau)
+            return zs[-1], jnp.concatenate([obs[None], expected])
+
+        return jax.lax.scan(hold, model.start(key=jax.random.key(0)), (seen, actions, intervals))[1]
+
+    arrays = (episode.observation[:steps], episode.action[:steps], episode.interval[:steps])
+    expected = np.asarray(run(*map(jnp.asarray, arrays)))
+    shares = np.append(0.0, np.asarray(parts))
+    return episode.time[:steps, None] + shares * np.asarray(episode.interval)[:steps, None], expected
+
+
+def draw_course(
+    env: Environment | HostEnvironment,
+    episode: Trajectory,
+    path: str | Path,
+    title: str,
+    model: DynamicsModel | None = None,
+) -> None:
+    """A figure of one episode: a panel for each observed variable, a strip of actions, decisions as dots.
+
+    With a model also what it expected between decisions.
+    """
     spec, steps = episode.spec, int(episode.length)
     decisions = episode.time[: steps + 1]
     at_decisions = np.asarray(episode.observation)[: steps + 1]
     time, between = between_decisions(env, episode) if isinstance(env, HIV) else (decisions, at_decisions)
+    expected = None if model is None else predicted_between(model, episode)
     count = len(spec.observations)
     figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
     heights = [1.0] * count + [0.45]
@@ -63,6 +96,13 @@ def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: s
             unit = "per ml"
             axes.set_yscale("log")
         axes.plot(time, line, color=LINE, lw=1.1, zorder=1)
+        if expected is not None:
+            times, values = expected[0], expected[1][..., i]
+            if isinstance(env, HIV):
+                values = np.asarray(env.task.marker(variable.name, expected[1]))
+            gap = np.full((len(times), 1), np.nan)  # every interval is predicted anew
+            across = [np.concatenate([x, gap], axis=1).ravel() for x in (times, values)]
+            axes.plot(*across, color=EXPECTED, lw=0.9, linestyle="--", zorder=3)
         axes.plot(decisions, dots, "o", color=DECISION, ms=2.6, zorder=2)
         axes.set_ylabel(f"{variable.name}\n{unit}", fontsize=8)
         axes.tick_params(which="both", labelsize=7)
@@ -70,6 +110,9 @@ def draw_course(env: Environment | HostEnvironment, episode: Trajectory, path: s
     panels[-1].set_xlabel(f"time, {spec.time_unit}s")
     panels[0].set_title(title, fontsize=11, loc="left")
     panels[0].plot([], [], "o", color=DECISION, ms=3, label="decision")
+    if expected is not None:
+        panels[0].plot([], [], color=LINE, lw=1.1, label="what happened")
+        panels[0].plot([], [], color=EXPECTED, lw=0.9, linestyle="--", label="what the model expected")
     panels[0].legend(loc="upper right", fontsize=7, frameon=False)
     figure.align_ylabels()
     save_figure(figure, path)

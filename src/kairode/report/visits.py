@@ -1,0 +1,168 @@
+"""Return against visits: what a chosen schedule came to, in a table and in the paper's figure."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from kairode.envs.core import Spec
+from kairode.errors import KairodeError
+from kairode.report.course import save_figure
+
+COLOURS = {"fixed": "#718096", "own": "#2f855a", "chosen": "#c53030", "truth": "#2b6cb0", "random": "#805ad5"}
+
+
+def print_schedule(made: dict[str, Any], spec: Spec) -> None:
+    """Every schedule's return and visits, the chosen intervals, and one sentence that says what they are worth."""
+    rows, chosen = made["figures"]["rows"], list(made["figures"]["intervals"])
+    healthy = any(row["healthy"] is not None for row in rows.values())
+    kind = "discounted return" if spec.judged_discounted else "sum of rewards"
+    names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.judged_discounted else "discounted"]
+    table = Table(*names, "visits", f"{spec.time_unit}s between", *(["healthy"] if healthy else []), box=SIMPLE_HEAD)
+    for label, row in rows.items():
+        first, second = ("return", "plain") if spec.judged_discounted else ("plain", "return")
+        numbers = [f"{row[first]:.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[second]:.4g}"]
+        numbers += [f"{row['visits']:.4g}", f"{row['time'] / row['visits']:.3g}"]
+        share = [] if not healthy else [f"{100 * row['healthy']:.0f} %"]
+        bold = "bold" if label in chosen else ""
+        table.add_row(_named(label), *numbers, *share, style=bold)
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(table)
+    _print_intervals(console, made["figures"]["intervals"], spec)
+    for label in chosen:
+        console.print(said(rows, label, spec), highlight=False)
+
+
+def _named(label: str) -> str:
+    words = {"own": "the environment's own", "price 0": "chosen"}
+    return words.get(label, label if label.startswith("every") else f"chosen, {label}")
+
+
+def _print_intervals(console: Console, found: dict[str, Any], spec: Spec) -> None:
+    """Mean interval and its quartiles in each state of health."""
+    states = list(next(iter(found.values())))
+    table = Table(f"{spec.time_unit}s until the next visit", *states, box=SIMPLE_HEAD)
+    for label, counts in found.items():
+        cells = []
+        for state in states:
+            taus = np.repeat([float(tau) for tau in counts[state]], list(counts[state].values()))
+            if len(taus):
+                low, middle, high = np.quantile(taus, [0.25, 0.5, 0.75])
+                cells.append(f"{taus.mean():.3g} ({low:.3g}, {middle:.3g}, {high:.3g}; n {len(taus)})")
+            else:
+                cells.append("-")
+        table.add_row(_named(label), *cells)
+    table.caption = "mean (quartiles; number of visits)"
+    console.print(table)
+
+
+def said(rows: dict[str, Any], label: str, spec: Spec) -> str:
+    """One sentence on a chosen schedule."""
+    kind = "return" if spec.judged_discounted else "plain"
+    often_label = next(name for name in rows if name.startswith("every"))
+    often, mine = rows[often_label], rows[label]
+    same = [row for name, row in rows.items() if name.startswith("every") and row["visits"] <= 1.05 * mine["visits"]]
+    best = max((row[kind] for row in same), default=None)
+    text = (
+        f"{_named(label)[0].upper()}{_named(label)[1:]}: return {mine[kind]:.4g} with {mine['visits']:.0f} visits; a "
+        f"visit {often_label} {spec.time_unit}{'s' if often_label != 'every 1' else ''} returns {often[kind]:.4g} with "
+        f"{often['visits']:.0f}"
+    )
+    if best is None:
+        return f"{text}; no fixed interval has as few visits."
+    return f"{text}; the best fixed interval with no more visits returns {best:.4g}."
+
+
+def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
+    """Return against visits of one run."""
+    kind = "return" if spec.judged_discounted else "plain"
+    rows, chosen = made["figures"]["rows"], made["figures"]["intervals"]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    fixed = [(row["visits"], row[kind], name) for name, row in rows.items() if name.startswith("every")]
+    _labelled(axes, fixed, COLOURS["fixed"], "fixed intervals", "o-")
+    _labelled(axes, [(rows["own"]["visits"], rows["own"][kind], "own")], COLOURS["own"], "the environment's own", "s")
+    mine = sorted((rows[name]["visits"], rows[name][kind], name) for name in chosen)
+    _labelled(axes, mine, COLOURS["chosen"], "chosen", "D-")
+    _finished(axes, spec)
+    save_figure(figure, path)
+
+
+def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str, label: str, kind: str) -> None:
+    xs, ys, _ = zip(*points, strict=True)
+    axes.plot(xs, ys, kind, color=colour, label=label, ms=4, lw=0.9)
+    for x, y, name in points:
+        short = name.removeprefix("every ").removeprefix("price ").removeprefix("budget ")
+        axes.annotate(short, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
+
+
+def _finished(axes: Any, spec: Spec) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("decisions in an episode" if "hiv" not in spec.name else "visits in 1000 days")
+    axes.set_ylabel("discounted return, every day counted" if spec.judged_discounted else "sum of rewards")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_visits(results: Path, path: Path, env: str = "hiv") -> None:
+    """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
+    found = {record.stem: json.loads(record.read_text()) for record in sorted(results.glob(f"{env}-*.json"))}
+    fixed: dict[str, Any] = {}
+    parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
+    for points in sorted(parts, key=len, reverse=True):  # a study of one interval alone is the better one
+        fixed |= points
+    if not fixed:
+        raise KairodeError(
+            f"there is no record {results}/{env}-fixed-1.json: `kairode reproduce figure-schedule --run` makes it."
+        )
+    unit = 1e7 if env == "hiv" else 1.0
+    kind = "return" if env == "hiv" else "plain"
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    own = fixed.pop("own", None)
+    order = sorted(fixed, key=float)
+    _bars(axes, [fixed[name] for name in order], order, COLOURS["fixed"], "fixed interval", "o-", kind, unit)
+    if own is not None:
+        _bars(axes, [own], [""], COLOURS["own"], "the environment's own schedule", "s", kind, unit)
+    labels = {
+        "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
+        "rounds": ("Latent-ODE (80 real episodes), a policy for each price", COLOURS["chosen"], "D-"),
+        "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^"),
+        "budget-truth": ("true dynamics, one policy and a budget", COLOURS["truth"], "x:"),
+        "budget-rounds": ("Latent-ODE, one policy and a budget", COLOURS["chosen"], "x:"),
+    }
+    for name, (label, colour, style) in labels.items():
+        if f"{env}-{name}" in found:
+            points = found[f"{env}-{name}"]["figures"]["points"]
+            names = [point.split()[-1] for point in points]
+            _bars(axes, list(points.values()), names, colour, label, style, kind, unit)
+    axes.set_xscale("log")
+    axes.set_xlabel("visits in 1000 days" if env == "hiv" else "decisions in an episode")
+    axes.set_ylabel(f"discounted return, every day counted ({unit:.0e})" if env == "hiv" else "sum of rewards")
+    axes.legend(frameon=False, fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
+def _bars(
+    axes: Any,
+    points: Sequence[dict[str, Any]],
+    names: Sequence[str],
+    colour: str,
+    label: str,
+    style: str,
+    kind: str,
+    unit: float,
+) -> None:
+    xs = [np.mean(point["visits"]) for point in points]
+    ys, stds = ([f(np.array(point[kind])) / unit for point in points] for f in (np.mean, np.std))
+    axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
+    for x, y, name in zip(xs, ys, names, strict=True):
+        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
