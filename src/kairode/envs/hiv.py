@@ -160,6 +160,12 @@ class HIV(Environment):
         standardised = (jnp.log10(state) - jnp.array(LOG_MEAN, state.dtype)) / jnp.array(LOG_STD, state.dtype)
         return standardised[jnp.array([MARKERS.index(name) for name in self.observed])]
 
+    def restored(self, obs: Obs) -> Float[Array, "6"]:
+        """The state behind an observation of all markers."""
+        if self.observed != MARKERS:
+            raise KairodeError(f"the state of a patient is not seen in {', '.join(self.observed)} alone.")
+        return 10 ** (obs * jnp.array(LOG_STD, obs.dtype) + jnp.array(LOG_MEAN, obs.dtype))
+
     def interval(self, state: Float[Array, "6"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """The sicker the patient and the stronger the treatment, the sooner the next visit."""
         virus = state[MARKERS.index("V")]

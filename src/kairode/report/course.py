@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from kairode.data import Trajectory
 from kairode.data.files import whole
 from kairode.envs import HIV, Discrete, Environment, HostEnvironment
+from kairode.envs.hiv import MARKERS
 from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
@@ -26,22 +27,30 @@ LINE, DECISION, EXPECTED = "#2b6cb0", "#c53030", "#dd6b20"
 def between_decisions(
     env: Environment, episode: Trajectory
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
-    """Times and observations between decisions, by running the true dynamics again (of a deterministic environment)."""
+    """Times and observations between decisions, by running the true dynamics again (of a deterministic environment).
+
+    From every decision anew, where the state is seen: a patient between health and sickness goes either way by the last
+    digit. Where it is not, from the start.
+    """
     steps = int(episode.length)
     parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
     start = env.reset(key=jax.random.key(0))
+    seen_whole = isinstance(env, HIV) and len(env.observed) == len(MARKERS)
 
     @eqx.filter_jit
-    def run(actions: Array, intervals: Array) -> Array:
-        def hold(state: Any, decision: tuple[Array, Array]) -> tuple[Any, Array]:
-            action, tau = decision
+    def run(observations: Array, actions: Array, intervals: Array) -> Array:
+        def hold(state: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+            obs, action, tau = decision
+            if seen_whole and isinstance(env, HIV):
+                state = env.restored(obs)
             at = partial(env.transition, state, action, key=jax.random.key(0))
             states = jax.vmap(at)(parts * tau)
             return jax.tree.map(lambda x: x[-1], states), jax.vmap(env.observe)(states)
 
-        return jax.lax.scan(hold, start, (actions, intervals))[1]
+        return jax.lax.scan(hold, start, (observations, actions, intervals))[1]
 
-    seen = run(jnp.asarray(episode.action[:steps]), jnp.asarray(episode.interval[:steps]))
+    rows = (episode.observation[:steps], episode.action[:steps], episode.interval[:steps])
+    seen = run(*map(jnp.asarray, rows))
     time = episode.time[:steps, None] + np.asarray(parts) * np.asarray(episode.interval)[:steps, None]
     first = np.asarray(episode.observation[:1])
     return np.append(0.0, time.ravel()), np.concatenate([first, np.asarray(seen).reshape(-1, first.shape[1])])
@@ -113,7 +122,7 @@ def draw_course(
     if expected is not None:
         panels[0].plot([], [], color=LINE, lw=1.1, label="what happened")
         panels[0].plot([], [], color=EXPECTED, lw=0.9, linestyle="--", label="what the model expected")
-    panels[0].legend(loc="upper right", fontsize=7, frameon=False)
+    panels[0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, fontsize=7, frameon=False)
     figure.align_ylabels()
     save_figure(figure, path)
 
