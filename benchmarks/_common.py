@@ -33,6 +33,19 @@ def finish(
         show(figures)
 
 
+def best_seconds(calls: dict[str, Callable[[], Any]], rounds: int = 5) -> dict[str, float]:
+    """The best of several rounds for each; they take turns, so that a busy machine disturbs all alike."""
+    for call in calls.values():
+        call()
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
+
+
 def rounded(figures: Any) -> Any:
     """Numbers to four digits, however deep they lie."""
     if isinstance(figures, dict):

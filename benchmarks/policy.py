@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import finish
+from _common import best_seconds, finish
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -53,19 +53,6 @@ SCHEDULES = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 SEEDS = 5
 EPISODES = 10_000
 """More than are reached."""
-
-
-def best_seconds(calls: dict[str, Callable[[], Any]], rounds: int = 5) -> dict[str, float]:
-    """The best of several rounds for each; they take turns, so that a busy machine disturbs all alike."""
-    for call in calls.values():
-        call()
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
 
 
 # Ours.

@@ -277,7 +277,7 @@ def evaluate(
 
 
 def schedule(
-    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    run: Annotated[Positional[Path], arg(metavar="RUN|ENV")],
     price: tuple[float, ...] = (),
     budget: tuple[int, ...] = (),
     candidates: tuple[float, ...] = (),
@@ -300,8 +300,11 @@ def schedule(
 
     Example: kairode schedule runs/rounds-hiv-seed0 --budget 100
 
+    Example: kairode schedule acrobot
+
     Args:
-        run: folder that `kairode run` or `kairode rounds` wrote.
+        run: folder that `kairode run` or `kairode rounds` wrote; or the name of an environment, whose models are then
+            fitted first (as `kairode run ENV --model-free 0` does).
         price: of a visit, in the unit of the reward; several for a curve. 0 by default.
         budget: visits in an episode; several for a curve.
         candidates: intervals to choose among, ascending; with --continuous the least and the most.
@@ -314,6 +317,7 @@ def schedule(
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
+    from kairode.envs.zoo import ENVIRONMENTS
     from kairode.experiments.scheduling import Wish, run_schedule
     from kairode.report.course import draw_course
     from kairode.report.policies import watching_practice
@@ -330,6 +334,10 @@ def schedule(
         seed=seed,
     )
     still = quiet or json
+    if not run.exists() and str(run) in ENVIRONMENTS:
+        name, run = str(run), Path("runs") / f"{run}-latent-ode-seed{seed}"
+        if not run.exists():
+            _main_job(env=name, model_free=0, seed=seed, out=run, quiet=still)
     with watching_practice(still) as tell:
         made, source, found = run_schedule(
             run,
@@ -440,12 +448,13 @@ def reproduce(
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp or figure-rounds.
+            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits) or
+            figure-schedule-acrobot.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).
         models: of table1, only these; the paper's six by default.
-        studies: of the tables of returns, only run these (named as their records).
+        studies: of the tables of returns and of figure-schedule, only run these (named as their records).
         seeds: of table1, how many of each.
         results: folder of the records.
         runs: folder of the runs that make missing ones.
@@ -462,7 +471,9 @@ def reproduce(
 
     if not results.is_dir() and not (run or again or what == "table1"):
         raise KairodeError(f"there is no folder {results} with records: give --results, in a clone it is results/.")
-    if what in FIGURES:
+    if what in VISITS:
+        _visits(what, studies, results / "visits", runs, out, run, again, quiet)
+    elif what in FIGURES:
         path = out or Path(f"{what}.svg")
         FIGURES[what](results / "policies", path)
         print(f"Drawn from the records in {results / 'policies'}: {path}.")
@@ -471,7 +482,35 @@ def reproduce(
     elif what == "table1":
         _table1(rows, models, seeds, results / "table1", runs / "table1", workers, again, json, quiet)
     else:
-        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES))
+        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, *VISITS))
+
+
+VISITS = {"figure-schedule": "hiv", "figure-schedule-acrobot": "acrobot"}
+"""Figures of return against visits, and their environments."""
+
+
+def _visits(
+    what: str,
+    studies: tuple[str, ...],
+    results: Path,
+    runs: Path,
+    out: Path | None,
+    run: bool,
+    again: bool,
+    quiet: bool,
+) -> None:
+    from kairode.experiments import visits
+    from kairode.report.policies import watching_practice
+    from kairode.report.visits import draw_visits, print_visits
+
+    env = VISITS[what]
+    with watching_practice(quiet) as tell:
+        missing = visits.reproduce(results=results, runs=runs, run=run, again=again, only=studies, env=env, tell=tell)
+    path = out or Path(f"{what}.svg")
+    draw_visits(results, path, env)
+    if not quiet:
+        print_visits(results, env, missing)
+    print(f"Drawn from the records in {results}: {path}.")
 
 
 def _table1(
@@ -545,7 +584,8 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
 
     Args:
         name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
-            those go), policy (decisions a second of learning) or simulators (error and time by step size).
+            those go), policy (decisions a second of learning), schedule (choosing the next visit) or simulators (error
+            and time by step size).
         json: print figures as JSON, nothing else.
         save: write the record to this file.
     """
@@ -562,6 +602,7 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
     sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options], env=cold).returncode)
 
 
+_main_job = run
 WORDS = {"inf": math.inf, "Infinity": math.inf, "null": None, "true": True, "false": False}
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,

@@ -6,7 +6,10 @@ every finest step, and judged so; what differs is who says when to look again.
 
 import dataclasses
 import math
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +23,19 @@ from kairode.agents.network import QNetwork
 from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room
-from kairode.agents.store import save_policy
+from kairode.agents.store import load_policy, save_policy
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.accrual import Accruing
 from kairode.envs.core import Environment, Task
 from kairode.envs.schedule import Timed
+from kairode.errors import KairodeError, unknown
 from kairode.experiments.fitting import experience
+from kairode.experiments.jobs import run_jobs
 from kairode.experiments.record import record, save
-from kairode.experiments.rounds import load_rounds
+from kairode.experiments.rounds import Rounds, load_rounds, run_rounds
 from kairode.experiments.studies import LOOK_SEED, short
-from kairode.experiments.table1 import cell_config
+from kairode.experiments.table1 import cell_config, job
 from kairode.planning.schedule import accruing, best_intervals
 from kairode.training.store import load_models
 from kairode.trees import stack
@@ -55,11 +60,14 @@ class Visits:
     """Who says when to look again: fixed intervals, the truth, or models, of the experience of rounds or of random
     actions."""
     episodes: int
-    """Of practice, on the real system."""
+    """Of practice, on the real system; 0 for none: the policies are then those of the study without `once-` in its name
+    that were learned without a price."""
     taus: tuple[float, ...] = ()
     """Fixed intervals; 0 is the environment's own schedule."""
     prices: tuple[float, ...] = ()
-    """Of a visit, where intervals are chosen: policies are learned under each."""
+    """Of a visit, where intervals are chosen: policies are learned under each (unless nothing is learned)."""
+    budgets: tuple[int, ...] = ()
+    """Visits in an episode, where nothing is learned."""
     dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
     seeds: int = 5
     every: int = 20_000
@@ -71,7 +79,7 @@ class Visits:
         """What tells its policies apart, but for the seed."""
         if self.by == "fixed":
             return [f"{tau:g}" if tau else "own" for tau in self.taus]
-        return [f"price {price:g}" for price in self.prices]
+        return [*(f"price {price:g}" for price in self.prices), *(f"budget {budget}" for budget in self.budgets)]
 
 
 PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
@@ -92,6 +100,9 @@ def _studies() -> dict[str, Visits]:
     for by in ("truth", "rounds", "random"):
         prices = PRICES if by != "random" else PRICES[:1]
         found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
+    wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
+    for by in ("truth", "rounds"):
+        found[f"hiv-once-{by}"] = Visits("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
     acrobot = Visits("acrobot", "fixed", 500, taus=(0.0, *CANDIDATES["acrobot"]), dqn=SETTINGS["acrobot"], every=10_000)
     found["acrobot-fixed"] = acrobot
     for by in ("truth", "random"):
@@ -112,6 +123,8 @@ def run_visits(
 ) -> dict[str, Any]:
     """Practise, test, and keep the policies; the figures of a record."""
     env = make(study.env)
+    if not study.episodes:
+        return run_once(study, env, runs, folder)
     rooms = [build_room(study, env, runs)]
     seeds = list(range(study.seeds)) * len(study.labels)
     look = looker(study, env, rooms[0])
@@ -131,6 +144,31 @@ def run_visits(
         save_policy(folder / study.labels[i // study.seeds] / str(i % study.seeds), policy, {"accrue": True})
     found = tests(env, rooms[0], policies_of(study, rooms[0], done.q), TEST_SEED, study.test_episodes)
     return {"points": points(study, found, done), "seconds_of_practice": round(done.seconds, 1), "curve": _curve(done)}
+
+
+def run_once(study: Visits, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
+    """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
+    source = folder.parent / f"{study.env}-{study.by}" / "price 0"
+    policies = [load_policy(source / str(seed)) for seed in range(study.seeds)]
+    schedules = []
+    wishes: list[dict[str, Any]] = [{"price": price} for price in study.prices]
+    wishes += [{"price": 0.0, "budget": budget} for budget in study.budgets]
+    for wish in wishes:
+        for seed, policy in enumerate(policies):
+            models, data = foresight_of(study.by, env, seed, runs)
+            taus = CANDIDATES[study.env]
+            schedule = best_intervals(models, policy, env, taus=taus, data=data, **wish)
+            limit = len(taus) * env.task.spec.longest(taus[0])  # one that forbids nothing
+            budget = schedule.budget if "budget" in wish else jnp.asarray(limit, jnp.int32)
+            schedules.append(dataclasses.replace(schedule, budget=budget))
+    many = stack(policies * len(wishes))
+    room = Room(env, stack(schedules), many.perception, len(schedules))
+    found = tests(env, room, many, TEST_SEED, study.test_episodes)
+    shadow = np.array([float(schedule.price) for schedule in schedules]).reshape(-1, study.seeds)
+    made = points(study, found)
+    for label, prices in zip(study.labels, shadow, strict=True):
+        made[label]["shadow_price"] = short(prices)
+    return {"points": made}
 
 
 def build_room(study: Visits, env: Environment, runs: Path) -> Room:
@@ -157,11 +195,16 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
     if by == "truth":
         return env, None
     if by == "rounds":
-        standing = load_rounds(runs / f"rounds-{env.task.spec.name}-seed{seed}")
+        folder = runs / f"rounds-{env.task.spec.name}-seed{seed}"
+        if not (folder / "checkpoint.json").exists():
+            run_rounds(Rounds(env.task.spec.name, seed=seed), folder)
+        standing = load_rounds(folder)
         return standing.members, standing.data
     row = RANDOM[env.task.spec.name]
-    data = experience(cell_config(row, "latent-ode", 0)).train
-    return load_models(runs / "table1" / f"{row}-latent-ode-{seed}"), data
+    fit = job(row, "latent-ode", seed, runs / "table1")
+    if not fit.done and run_jobs([fit], 1, lambda done: None):
+        raise KairodeError(f"a fit failed; its words are in {fit.folder / 'log.txt'}.")
+    return load_models(fit.folder), experience(cell_config(row, "latent-ode", 0)).train
 
 
 def policies_of(study: Visits, room: Room, q: QNetwork) -> SoftGreedy:
@@ -209,15 +252,45 @@ def judged(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
     return found["return"] if task.spec.judged_discounted else found["plain"]
 
 
-def points(study: Visits, found: dict[str, np.ndarray], done: Practised) -> dict[str, Any]:
+def points(study: Visits, found: dict[str, np.ndarray], done: Practised | None = None) -> dict[str, Any]:
     """For each interval or price: the mean of each seed."""
     made: dict[str, Any] = {}
     for k, label in enumerate(study.labels):
         these = slice(k * study.seeds, (k + 1) * study.seeds)
         made[label] = {name: short(values[these].mean(-1)) for name, values in found.items()}
-        made[label]["practice_decisions"] = done.decisions[these]
-        made[label]["diverged"] = done.diverged[these]
+        if done is not None:
+            made[label]["practice_decisions"] = done.decisions[these]
+            made[label]["diverged"] = done.diverged[these]
     return made
+
+
+def reproduce(
+    *,
+    results: Path,
+    runs: Path,
+    run: bool = False,
+    again: bool = False,
+    only: Sequence[str] = (),
+    env: str = "hiv",
+    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
+) -> list[str]:
+    """Run the studies of an environment that have no record, where that is asked for; those that still have none."""
+    for name in only:
+        if name not in STUDIES:
+            raise unknown("study", name, STUDIES)
+    wanted = [name for name, study in STUDIES.items() if (name in only if only else study.env == env)]
+    missing = [name for name in wanted if again or not (results / f"{name}.json").exists()]
+    if not (run or again):
+        return missing
+    for name in missing:
+        folder = runs / "visits" / name
+        if again:
+            shutil.rmtree(folder, ignore_errors=True)
+        started = time.perf_counter()
+        study = STUDIES[name]
+        figures = run_visits(study, runs, folder, tell=partial(tell, name))
+        save_visits(name, study, figures, results, time.perf_counter() - started)
+    return []
 
 
 def save_visits(name: str, study: Visits, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:

@@ -82,7 +82,9 @@ class Believed(Foresight):
             return model.path(z, decision.obs, decision.action, taus)[1]
 
         seen = eqx.filter_vmap(along)(self.models, decision.memory.recall.z)
-        return seen if self.within is None else jnp.clip(seen, self.within[0], self.within[1])
+        if self.within is None:
+            return seen
+        return jnp.clip(seen, self.within[0][None, None], self.within[1][None, None])
 
     def follow(self, policy: Policy, spec: Spec) -> Policy:
         """The models' latent states are carried along."""
@@ -347,6 +349,10 @@ def best_intervals(
     return dataclasses.replace(schedule, price=jnp.asarray(tried.at_price(price), jnp.float32))
 
 
+NEAR = 0.2
+"""Predictions stay within the range of the experience, widened by so many times itself."""
+
+
 def _foresight(models: Any, task: Task, data: Trajectory | None) -> Foresight:
     """From what people give."""
     if isinstance(models, Environment):
@@ -357,14 +363,15 @@ def _foresight(models: Any, task: Task, data: Trajectory | None) -> Foresight:
         raise KairodeError("intervals are chosen by fitted models (one, or a list of them) or by the environment.")
     check_same(members[0].spec, task.spec)
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
-    return Believed(ensemble(members, spec), None if data is None else jnp.asarray(seen_range(data, 0.2)))
+    return Believed(ensemble(members, spec), None if data is None else jnp.asarray(seen_range(data, NEAR)))
 
 
 def _imagined(models: Any, env: Environment | Task, data: Trajectory | None) -> World:
     """Where a budget's price is found."""
     if data is None:
         return imagine(models, env)
-    return imagine(models, env, starts=None if isinstance(env, Environment) else data, within=seen_range(data, 0.2))
+    starts = None if isinstance(env, Environment) else data
+    return imagine(models, env, starts=starts, within=jnp.asarray(seen_range(data, NEAR)))
 
 
 def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool = False) -> tuple[float, ...]:

@@ -111,8 +111,22 @@ def _finished(axes: Any, spec: Spec) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_visits(results: Path, path: Path, env: str = "hiv") -> None:
-    """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
+LABELS = {
+    "fixed": ("fixed interval", COLOURS["fixed"], "o-"),
+    "own": ("the environment's own schedule", COLOURS["own"], "s"),
+    "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
+    "rounds": ("Latent-ODE, a policy for each price", COLOURS["chosen"], "D-"),
+    "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^-"),
+    "once-truth price": ("true dynamics, one policy, by price", COLOURS["truth"], "x--"),
+    "once-truth budget": ("true dynamics, one policy, by budget", COLOURS["truth"], "+:"),
+    "once-rounds price": ("Latent-ODE, one policy, by price", COLOURS["chosen"], "x--"),
+    "once-rounds budget": ("Latent-ODE, one policy, by budget", COLOURS["chosen"], "+:"),
+}
+"""Who says when to look again: in words, colour, style."""
+
+
+def gathered(results: Path, env: str) -> dict[str, dict[str, Any]]:
+    """All points with a record, by who says when to look again."""
     found = {record.stem: json.loads(record.read_text()) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
     parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
@@ -120,49 +134,53 @@ def draw_visits(results: Path, path: Path, env: str = "hiv") -> None:
         fixed |= points
     if not fixed:
         raise KairodeError(
-            f"there is no record {results}/{env}-fixed-1.json: `kairode reproduce figure-schedule --run` makes it."
+            f"there is no record {results}/{env}-fixed*.json: `kairode reproduce figure-schedule --run` makes it."
         )
-    unit = 1e7 if env == "hiv" else 1.0
-    kind = "return" if env == "hiv" else "plain"
+    groups = {"own": {"own": fixed.pop("own")}} if "own" in fixed else {}
+    groups["fixed"] = {name: fixed[name] for name in sorted(fixed, key=float)}
+    for name in LABELS:
+        study, _, kind = name.partition(" ")
+        if f"{env}-{study}" in found:
+            points = found[f"{env}-{study}"]["figures"]["points"]
+            groups[name] = {label: point for label, point in points.items() if label.startswith(kind)}
+    return {name: groups[name] for name in LABELS if name in groups}
+
+
+def print_visits(results: Path, env: str, missing: Sequence[str]) -> None:
+    """Every point: mean and std over seeds."""
+    unit, kind = (1e7, "return") if env == "hiv" else (1.0, "plain")
+    title = f"{'discounted return' if env == 'hiv' else 'sum of rewards'}{' (1e7)' if env == 'hiv' else ''}"
+    table = Table("who says when", "", title, "visits", "seeds", box=SIMPLE_HEAD)
+    for name, points in gathered(results, env).items():
+        for label, point in points.items():
+            values = np.array(point[kind]) / unit
+            numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{np.mean(point['visits']):.4g}")
+            table.add_row(LABELS[name][0], label, *numbers, str(len(values)))
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(table)
+    if missing:
+        console.print(f"No record yet: {', '.join(missing)} (--run makes them).", highlight=False)
+
+
+def draw_visits(results: Path, path: Path, env: str = "hiv") -> None:
+    """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
+    unit, kind = (1e7, "return") if env == "hiv" else (1.0, "plain")
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
-    own = fixed.pop("own", None)
-    order = sorted(fixed, key=float)
-    _bars(axes, [fixed[name] for name in order], order, COLOURS["fixed"], "fixed interval", "o-", kind, unit)
-    if own is not None:
-        _bars(axes, [own], [""], COLOURS["own"], "the environment's own schedule", "s", kind, unit)
-    labels = {
-        "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
-        "rounds": ("Latent-ODE (80 real episodes), a policy for each price", COLOURS["chosen"], "D-"),
-        "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^"),
-        "budget-truth": ("true dynamics, one policy and a budget", COLOURS["truth"], "x:"),
-        "budget-rounds": ("Latent-ODE, one policy and a budget", COLOURS["chosen"], "x:"),
-    }
-    for name, (label, colour, style) in labels.items():
-        if f"{env}-{name}" in found:
-            points = found[f"{env}-{name}"]["figures"]["points"]
-            names = [point.split()[-1] for point in points]
-            _bars(axes, list(points.values()), names, colour, label, style, kind, unit)
+    for name, points in gathered(results, env).items():
+        _bars(axes, points, *LABELS[name], kind=kind, unit=unit)
     axes.set_xscale("log")
     axes.set_xlabel("visits in 1000 days" if env == "hiv" else "decisions in an episode")
-    axes.set_ylabel(f"discounted return, every day counted ({unit:.0e})" if env == "hiv" else "sum of rewards")
+    axes.set_ylabel("discounted return, every day counted (1e7)" if env == "hiv" else "sum of rewards")
     axes.legend(frameon=False, fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
 
 
-def _bars(
-    axes: Any,
-    points: Sequence[dict[str, Any]],
-    names: Sequence[str],
-    colour: str,
-    label: str,
-    style: str,
-    kind: str,
-    unit: float,
-) -> None:
-    xs = [np.mean(point["visits"]) for point in points]
-    ys, stds = ([f(np.array(point[kind])) / unit for point in points] for f in (np.mean, np.std))
+def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str, *, kind: str, unit: float) -> None:
+    xs = [np.mean(point["visits"]) for point in points.values()]
+    ys, stds = ([f(np.array(point[kind])) / unit for point in points.values()] for f in (np.mean, np.std))
     axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
-    for x, y, name in zip(xs, ys, names, strict=True):
-        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
+    for x, y, name in zip(xs, ys, points, strict=True):
+        axes.annotate(name.split()[-1], (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)

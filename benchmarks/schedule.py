@@ -1,0 +1,111 @@
+"""Milliseconds to choose the next visit of 1,000 patients among 14 intervals, in one compiled call.
+
+With one Latent-ODE, with five, with the true dynamics, and continuously; beside the same choice one candidate at a time
+(a call for each of the 14) and one patient at a time. Weights are random: they do not change the work. Run it while
+nothing else runs: `kairode bench schedule`, with `--json` for the figures alone.
+"""
+
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from _common import best_seconds, finish
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+import kairode
+from kairode.agents.network import QNetwork
+from kairode.agents.perception import Plain, Recall, Tracked
+from kairode.agents.policy import SoftGreedy
+from kairode.envs.accrual import step_rewards
+from kairode.envs.schedule import Decision
+from kairode.experiments.presets import preset
+from kairode.models.zoo import build
+from kairode.planning.schedule import Chosen, best_intervals
+
+PATIENTS = 1000
+ALONE = 20
+"""Patients in the measurement of one at a time: the rest would take as long each."""
+ENV = kairode.make("hiv")
+SPEC = ENV.task.spec
+KEY = jax.random.key(0)
+POLICY = SoftGreedy(QNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC)
+MODELS = [build("latent-ode", SPEC, preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
+
+
+def decisions(members: int) -> Decision:
+    """Patients along random treatment, with latent states of so many models."""
+    seen = kairode.collect(ENV, episodes=50, seed=1, schedule=5)
+    obs = jnp.asarray(seen.observation[:, :200:10].reshape(-1, 6)[:PATIENTS], jnp.float32)
+    action = jax.random.randint(KEY, (PATIENTS,), 0, 4)
+    z = jax.random.normal(KEY, (PATIENTS, members, MODELS[0].initial.size))
+    zero = jnp.zeros(PATIENTS)
+    memory = Tracked((), Recall(z, obs, action))
+    return Decision(obs, action, zero, zero.astype(jnp.int32), memory, jax.vmap(ENV.restored)(obs))
+
+
+@eqx.filter_jit
+def choose(schedule: Chosen, these: Decision) -> Any:
+    """Intervals of all patients, in one call."""
+    return jax.vmap(lambda one: schedule.interval(jnp.zeros(()), one, key=KEY))(these)
+
+
+@eqx.filter_jit
+def one_candidate(model: Any, q: QNetwork, these: Decision, tau: Any) -> Any:
+    """What one candidate comes to for all patients: its own solve, through every day until it."""
+    days = jnp.minimum(jnp.arange(1.0, 15.0), tau)
+
+    def worth(one: Decision) -> Any:
+        seen = model.path(one.memory.recall.z[0], one.obs, one.action, days)[1]
+        before = jnp.concatenate([one.obs[None], seen[:-1]])
+        rewards = step_rewards(ENV.task, before, one.action, seen, jnp.diff(days, prepend=0.0))
+        gamma = SPEC.discount ** jnp.arange(14.0)
+        return (gamma * rewards).sum() + SPEC.discount**tau * q(seen[-1]).max()
+
+    return jax.vmap(worth)(these)
+
+
+def measure() -> dict[str, float]:
+    """Milliseconds for all patients."""
+    single, five = decisions(1), decisions(5)
+    one = best_intervals(MODELS[0], POLICY, ENV)
+    many = best_intervals(MODELS, POLICY, ENV, quantile=0.2)
+    truth = best_intervals(ENV, POLICY, ENV)
+    flowing = best_intervals(MODELS[0], POLICY, ENV, continuous=True)
+    first = [jax.tree.map(lambda x, i=i: x[i : i + 1], single) for i in range(ALONE)]
+    taus = [jnp.asarray(float(tau)) for tau in range(1, 15)]
+
+    def candidates() -> Any:
+        return jnp.argmax(jnp.stack([one_candidate(MODELS[0], POLICY.q, single, tau) for tau in taus]), axis=0)
+
+    calls = {
+        "one Latent-ODE": lambda: jax.block_until_ready(choose(one, single)),
+        "five Latent-ODEs, a quantile": lambda: jax.block_until_ready(choose(many, five)),
+        "the true dynamics": lambda: jax.block_until_ready(choose(truth, single)),
+        "one Latent-ODE, continuous": lambda: jax.block_until_ready(choose(flowing, single)),
+        "one Latent-ODE, a call for each candidate": lambda: jax.block_until_ready(candidates()),
+        "one Latent-ODE, a call for each patient": lambda: [jax.block_until_ready(choose(one, p)) for p in first],
+    }
+    seconds = best_seconds(calls)
+    seconds["one Latent-ODE, a call for each patient"] *= PATIENTS / ALONE
+    return {name: 1e3 * value for name, value in seconds.items()}
+
+
+def show(figures: dict[str, Any]) -> None:
+    table = Table("choosing among 14 intervals for 1,000 patients", "ms", box=SIMPLE_HEAD)
+    for name, value in figures["milliseconds"].items():
+        table.add_row(name, f"{value:.4g}")
+    Console().print(table)
+
+
+def main() -> None:
+    started = time.perf_counter()
+    figures = {"milliseconds": measure()}
+    finish("schedule", figures, {"env": "hiv", "patients": PATIENTS, "candidates": 14}, started, show, __doc__)
+
+
+if __name__ == "__main__":
+    main()

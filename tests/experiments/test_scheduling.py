@@ -1,0 +1,163 @@
+"""`kairode schedule`, and the studies of return against visits."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.agents.dqn import DQNSettings
+from kairode.data.policy import Constant
+from kairode.envs.accrual import Accruing
+from kairode.experiments import visits
+from kairode.experiments.pipeline import Run, run
+from kairode.experiments.scheduling import Wish, read_run, run_schedule
+from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, save_visits, undiscounted
+from kairode.report.visits import draw_visits, gathered, said
+
+SMALL = DQNSettings(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("schedule") / "run"
+    run(Run("gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, fields={"horizon": 30.0}), found)
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_chooses_its_own_visits(typed, folder):
+    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "4", "--price", "0", "2", "--budget", "6")
+    code, out, err = typed(*words)
+    assert code == 0, err
+    assert "chosen, budget 6" in out
+    assert "Return against visits" in out
+    made = json.loads((folder / "schedule" / "record.json").read_text())
+    rows = made["figures"]["rows"]
+    assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
+    assert rows["budget 6"]["visits"] <= 6
+    assert rows["price 2"]["visits"] <= rows["price 0"]["visits"] + 1e-6
+    assert made["command"].endswith("--price 0 2 --budget 6 --episodes 4")
+    counts = made["figures"]["intervals"]["price 0"]["all"]
+    assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["visits"])
+    for picture in ("schedule.svg", "patient.svg"):
+        assert (folder / "schedule" / picture).stat().st_size > 1000
+
+    # What the table says of a fixed interval is what Python finds.
+    source = read_run(folder)
+    policy = kairode.load_policy(folder / "schedule")
+    found = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=4, schedule=3)
+    assert rows["every 3"]["return"] == pytest.approx(float(found.scores.discounted.mean()), rel=1e-4)
+    assert rows["every 3"]["visits"] == found.figures()["decisions"]
+
+    # The policy is learned once: the second time there is nothing to wait for.
+    code, out, err = typed(
+        "schedule", str(folder), "--episodes", "2", "--continuous", "--candidates", "1", "4", "--json"
+    )
+    assert code == 0, err
+    again = json.loads(out)["rows"]["price 0"]
+    assert 30 / 4 <= again["visits"] <= 30
+    code, out, err = typed(*words, "--oracle", "--quantile", "0.2")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--price", "-1"), "price per visit must be a number of at least 0, got -1"),
+        (("--price", "nan"), "price per visit"),
+        (("--budget", "0"), "whole number of at least 1, got 0"),
+        (("--budget", "3"), "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
+        (("--candidates", "3", "1"), "must ascend"),
+        (("--candidates", "1.5"), "multiples of 1 seconds"),
+        (("--quantile", "2"), "quantile must lie in"),
+    ],
+)
+def test_wishes_that_cannot_be(typed, folder, words, reason):
+    code, _, err = typed("schedule", str(folder), *words)
+    assert code == 2
+    assert reason in err
+
+
+def test_no_run(typed, tmp_path):
+    code, _, err = typed("schedule", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "there is no policy in" in err
+
+
+def test_policies_that_practise_together_are_tested_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setitem(visits.CANDIDATES, "gridworld", (1.0, 3.0, 7.0))
+    fixed = Visits("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
+    chosen = dataclasses.replace(fixed, by="truth", taus=(), prices=(0.0, 1.0))
+    once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
+    for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
+        figures = run_visits(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
+        save_visits(f"gridworld-{name}", study, figures, tmp_path / "results", 1.0)
+        for point in figures["points"].values():
+            assert np.isfinite(point["return"] + point["plain"]).all()
+            assert len(point["visits"]) == 2
+    assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
+    assert max(figures["points"]["budget 30"]["visits"]) <= 30
+    assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
+    found = gathered(tmp_path / "results", "gridworld")
+    assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
+    draw_visits(tmp_path / "results", tmp_path / "figure.svg", "gridworld")
+    assert (tmp_path / "figure.svg").stat().st_size > 1000
+
+
+def test_every_record_says_how_it_is_made_again():
+    for name, study in STUDIES.items():
+        assert name.startswith(study.env)
+        assert len(set(study.labels)) == len(study.labels) > 0
+
+
+def test_the_figure_from_the_records_here(typed, tmp_path):
+    code, out, err = typed("reproduce", "figure-schedule", "--out", str(tmp_path / "figure.svg"))
+    assert code == 0, err
+    assert "true dynamics" in out
+    code, _, err = typed("reproduce", "figure-schedule", "--results", str(tmp_path))
+    assert code == 2
+    assert "there is no record" in err
+
+
+def test_undiscounted_is_the_plain_sum():
+    env = kairode.make("hiv", horizon=40.0)
+    plain = kairode.collect(undiscounted(env, 14.0), Constant(3), episodes=1, schedule=4)
+    daily = kairode.collect(env, Constant(3), episodes=1, schedule=1)
+    assert plain.undiscounted[0] == pytest.approx(daily.undiscounted[0], rel=1e-4)
+
+
+def test_intervals_by_state_of_health():
+    env = kairode.make("hiv", horizon=100.0)
+    found = kairode.collect(env, Constant(0), episodes=3, schedule=5)
+    counts = intervals_by_condition(env.task, found)
+    assert list(counts) == ["healthy", "V below 1e4", "V below 1e5", "V above 1e5"]
+    assert sum(sum(each.values()) for each in counts.values()) == found.decisions == 60
+    assert counts["V below 1e5"] == {"5": 60}  # untreated, the patient stays as he was
+    healthy = jnp.stack(
+        [env.observe(jnp.array([967839.0, 621.0, 76.0, 6.0, v, e])) for v, e in ((415, 353108), (415, 9))]
+    )
+    assert env.task.condition(healthy).tolist() == [0, 1]
+
+
+def test_a_sentence_on_what_was_chosen():
+    spec = kairode.make("hiv").task.spec
+    rows = {
+        "every 1": {"return": 5.0, "plain": 9.0, "visits": 1000.0},
+        "every 7": {"return": 2.0, "plain": 4.0, "visits": 143.0},
+        "price 0": {"return": 4.9, "plain": 8.0, "visits": 150.0},
+    }
+    text = said(rows, "price 0", spec)
+    assert text == (
+        "Chosen: return 4.9 with 150 visits; a visit every 1 day returns 5 with 1000; the best fixed interval with no "
+        "more visits returns 2."
+    )
+    rows["price 0"]["visits"] = 80.0
+    assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")
+
+
+def test_wish_is_checked_before_anything_is_learned(folder):
+    with pytest.raises(kairode.KairodeError, match="price"):
+        run_schedule(folder, Wish(prices=(float("inf"),)))
