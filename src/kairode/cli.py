@@ -448,8 +448,7 @@ def reproduce(
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits) or
-            figure-schedule-acrobot.
+            figure-curves, figure-pomdp, figure-rounds or figure-schedule (return against visits).
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).
@@ -471,8 +470,8 @@ def reproduce(
 
     if not results.is_dir() and not (run or again or what == "table1"):
         raise KairodeError(f"there is no folder {results} with records: give --results, in a clone it is results/.")
-    if what in VISITS:
-        _visits(what, studies, results / "visits", runs, out, run, again, quiet)
+    if what == VISITS:
+        _visits(studies, results / "visits", runs, out, run, again, quiet)
     elif what in FIGURES:
         path = out or Path(f"{what}.svg")
         FIGURES[what](results / "policies", path)
@@ -482,15 +481,13 @@ def reproduce(
     elif what == "table1":
         _table1(rows, models, seeds, results / "table1", runs / "table1", workers, again, json, quiet)
     else:
-        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, *VISITS))
+        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, VISITS))
 
 
-VISITS = {"figure-schedule": "hiv", "figure-schedule-acrobot": "acrobot"}
-"""Figures of return against visits, and their environments."""
+VISITS = "figure-schedule"
 
 
 def _visits(
-    what: str,
     studies: tuple[str, ...],
     results: Path,
     runs: Path,
@@ -503,13 +500,12 @@ def _visits(
     from kairode.report.policies import watching_practice
     from kairode.report.visits import draw_visits, print_visits
 
-    env = VISITS[what]
     with watching_practice(quiet) as tell:
-        missing = visits.reproduce(results=results, runs=runs, run=run, again=again, only=studies, env=env, tell=tell)
-    path = out or Path(f"{what}.svg")
-    draw_visits(results, path, env)
+        missing = visits.reproduce(results=results, runs=runs, run=run, again=again, only=studies, tell=tell)
+    path = out or Path(f"{VISITS}.svg")
+    draw_visits(results, path)
     if not quiet:
-        print_visits(results, env, missing)
+        print_visits(results, missing)
     print(f"Drawn from the records in {results}: {path}.")
 
 

@@ -29,7 +29,7 @@ from kairode.errors import KairodeError, Stopped
 from kairode.experiments.learning import learn_more
 from kairode.experiments.record import record, save
 from kairode.experiments.rounds import load_rounds
-from kairode.experiments.visits import CANDIDATES, SETTINGS, intervals_by_condition, judged, tests
+from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.schedule import best_intervals, check_budget, check_candidates
 from kairode.training.store import load_models
@@ -112,7 +112,7 @@ def learned_policy(
 
 def _candidates(source: Source, wish: Wish) -> tuple[float, ...]:
     given = wish.taus if not wish.continuous else ()
-    return check_candidates(given or CANDIDATES.get(source.name) or None, source.env.task.spec)
+    return check_candidates(given or None, source.env.task.spec)
 
 
 def check_wish(wish: Wish, source: Source) -> None:

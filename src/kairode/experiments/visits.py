@@ -22,7 +22,7 @@ from kairode.agents.learn import PracticeReport, Practised, practise
 from kairode.agents.network import QNetwork
 from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
-from kairode.agents.practice import Room
+from kairode.agents.practice import Practice, Room, enter
 from kairode.agents.store import load_policy, save_policy
 from kairode.data import Trajectory
 from kairode.envs import make
@@ -40,14 +40,9 @@ from kairode.planning.schedule import accruing, best_intervals
 from kairode.training.store import load_models
 from kairode.trees import stack
 
-CANDIDATES = {"hiv": tuple(float(day) for day in range(1, 15)), "acrobot": (0.2, 0.4, 0.6, 0.8, 1.0)}
-"""Intervals to choose among."""
-SETTINGS = {
-    "hiv": DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3),
-    "acrobot": DQNSettings(reward_scale=0.1, double=True, cooldown=0.3),
-}
+SETTINGS = {"hiv": DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3)}
 """How policies are learned whose rewards accrue."""
-RANDOM = {"hiv": "hiv-whole-cooled", "acrobot": "acrobot-fine"}
+RANDOM = {"hiv": "hiv-whole-cooled"}
 """The row of table 1 whose models know the experience of random actions."""
 
 
@@ -69,6 +64,8 @@ class Visits:
     budgets: tuple[int, ...] = ()
     """Visits in an episode, where nothing is learned."""
     dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    start: str = ""
+    """The study whose policies, learned without a price, these begin with; otherwise with random weights."""
     seeds: int = 5
     every: int = 20_000
     """Decisions between two looks (nothing is chosen by them)."""
@@ -93,20 +90,18 @@ def _studies() -> dict[str, Visits]:
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
     for part, (taus, episodes) in parts.items():
         found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
-    # The target network is renewed after as many decisions, not episodes: at one or two days hardly any learned else.
-    for tau, target_every, episodes in ((1.0, 2, 200), (2.0, 4, 250)):
+    # At one and two days hardly any agent learns from scratch: who draws an action anew every day never sees what a
+    # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
+    # network is renewed after as many decisions as the others', not episodes.
+    for tau, target_every, episodes in ((1.0, 2, 60), (2.0, 4, 100)):
         dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
-        found[f"hiv-fixed-{tau:g}"] = Visits("hiv", "fixed", episodes, taus=(tau,), dqn=dqn)
+        found[f"hiv-fixed-{tau:g}"] = Visits("hiv", "fixed", episodes, taus=(tau,), dqn=dqn, start="hiv-truth")
     for by in ("truth", "rounds", "random"):
         prices = PRICES if by != "random" else PRICES[:1]
         found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
     wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
     for by in ("truth", "rounds"):
         found[f"hiv-once-{by}"] = Visits("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
-    acrobot = Visits("acrobot", "fixed", 500, taus=(0.0, *CANDIDATES["acrobot"]), dqn=SETTINGS["acrobot"], every=10_000)
-    found["acrobot-fixed"] = acrobot
-    for by in ("truth", "random"):
-        found[f"acrobot-{by}"] = dataclasses.replace(acrobot, by=by, taus=(), prices=(0.0, 0.1, 0.3, 1.0))
     return found
 
 
@@ -128,11 +123,16 @@ def run_visits(
     rooms = [build_room(study, env, runs)]
     seeds = list(range(study.seeds)) * len(study.labels)
     look = looker(study, env, rooms[0])
+    begun = None
+    if study.start:
+        policies = learned_before(folder.parent / study.start, study.seeds) * len(study.labels)
+        begun = beginning_with(enter(rooms, study.dqn, study.episodes, seeds), policies, study.dqn)
     done = practise(
         rooms,
         study.dqn,
         study.episodes,
         seeds,
+        begun=begun,
         look=look,
         every=study.every,
         folder=folder / "practice",
@@ -146,19 +146,30 @@ def run_visits(
     return {"points": points(study, found, done), "seconds_of_practice": round(done.seconds, 1), "curve": _curve(done)}
 
 
+def learned_before(folder: Path, seeds: int) -> list[SoftGreedy]:
+    """The policies of another study that were learned without a price."""
+    return [load_policy(folder / "price 0" / str(seed)) for seed in range(seeds)]
+
+
+def beginning_with(practice: Practice, policies: Sequence[SoftGreedy], dqn: DQNSettings) -> Practice:
+    """Agents that begin with the values of these policies, and do not explore as if they knew nothing."""
+    q = stack([policy.q for policy in policies])
+    learner = dataclasses.replace(practice.learner, q=q, target=q)
+    explored = jnp.full_like(practice.decisions, round(10 * dqn.epsilon_decay))
+    return dataclasses.replace(practice, learner=learner, decisions=explored)
+
+
 def run_once(study: Visits, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
     """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
-    source = folder.parent / f"{study.env}-{study.by}" / "price 0"
-    policies = [load_policy(source / str(seed)) for seed in range(study.seeds)]
+    policies = learned_before(folder.parent / f"{study.env}-{study.by}", study.seeds)
     schedules = []
     wishes: list[dict[str, Any]] = [{"price": price} for price in study.prices]
     wishes += [{"price": 0.0, "budget": budget} for budget in study.budgets]
     for wish in wishes:
         for seed, policy in enumerate(policies):
             models, data = foresight_of(study.by, env, seed, runs)
-            taus = CANDIDATES[study.env]
-            schedule = best_intervals(models, policy, env, taus=taus, data=data, **wish)
-            limit = len(taus) * env.task.spec.longest(taus[0])  # one that forbids nothing
+            schedule = best_intervals(models, policy, env, data=data, **wish)
+            limit = env.task.spec.longest(schedule.shortest(env.task.spec))  # a budget that forbids nothing
             budget = schedule.budget if "budget" in wish else jnp.asarray(limit, jnp.int32)
             schedules.append(dataclasses.replace(schedule, budget=budget))
     many = stack(policies * len(wishes))
@@ -183,8 +194,7 @@ def build_room(study: Visits, env: Environment, runs: Path) -> Room:
     for price in study.prices:
         for seed in range(study.seeds):
             models, data = foresight_of(study.by, env, seed, runs)
-            taus = CANDIDATES[study.env]
-            schedule = best_intervals(models, None, env, price=price, taus=taus, data=data)
+            schedule = best_intervals(models, None, env, price=price, data=data)
             parts.append(accruing(env, schedule, Plain(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return Room(stack(places), stack(schedules), stack(perceptions), agents)
@@ -271,14 +281,13 @@ def reproduce(
     run: bool = False,
     again: bool = False,
     only: Sequence[str] = (),
-    env: str = "hiv",
     tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
 ) -> list[str]:
-    """Run the studies of an environment that have no record, where that is asked for; those that still have none."""
+    """Run the studies that have no record, where that is asked for; those that still have none."""
     for name in only:
         if name not in STUDIES:
             raise unknown("study", name, STUDIES)
-    wanted = [name for name, study in STUDIES.items() if (name in only if only else study.env == env)]
+    wanted = [name for name in STUDIES if not only or name in only]
     missing = [name for name in wanted if again or not (results / f"{name}.json").exists()]
     if not (run or again):
         return missing

@@ -125,7 +125,7 @@ LABELS = {
 """Who says when to look again: in words, colour, style."""
 
 
-def gathered(results: Path, env: str) -> dict[str, dict[str, Any]]:
+def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     """All points with a record, by who says when to look again."""
     found = {record.stem: json.loads(record.read_text()) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
@@ -146,14 +146,12 @@ def gathered(results: Path, env: str) -> dict[str, dict[str, Any]]:
     return {name: groups[name] for name in LABELS if name in groups}
 
 
-def print_visits(results: Path, env: str, missing: Sequence[str]) -> None:
+def print_visits(results: Path, missing: Sequence[str]) -> None:
     """Every point: mean and std over seeds."""
-    unit, kind = (1e7, "return") if env == "hiv" else (1.0, "plain")
-    title = f"{'discounted return' if env == 'hiv' else 'sum of rewards'}{' (1e7)' if env == 'hiv' else ''}"
-    table = Table("who says when", "", title, "visits", "seeds", box=SIMPLE_HEAD)
-    for name, points in gathered(results, env).items():
+    table = Table("who says when", "", "discounted return (1e7)", "visits", "seeds", box=SIMPLE_HEAD)
+    for name, points in gathered(results).items():
         for label, point in points.items():
-            values = np.array(point[kind]) / unit
+            values = np.array(point["return"]) / 1e7
             numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{np.mean(point['visits']):.4g}")
             table.add_row(LABELS[name][0], label, *numbers, str(len(values)))
     console = Console()
@@ -163,24 +161,23 @@ def print_visits(results: Path, env: str, missing: Sequence[str]) -> None:
         console.print(f"No record yet: {', '.join(missing)} (--run makes them).", highlight=False)
 
 
-def draw_visits(results: Path, path: Path, env: str = "hiv") -> None:
+def draw_visits(results: Path, path: Path) -> None:
     """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
-    unit, kind = (1e7, "return") if env == "hiv" else (1.0, "plain")
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
-    for name, points in gathered(results, env).items():
-        _bars(axes, points, *LABELS[name], kind=kind, unit=unit)
+    for name, points in gathered(results).items():
+        _bars(axes, points, *LABELS[name])
     axes.set_xscale("log")
-    axes.set_xlabel("visits in 1000 days" if env == "hiv" else "decisions in an episode")
-    axes.set_ylabel("discounted return, every day counted (1e7)" if env == "hiv" else "sum of rewards")
+    axes.set_xlabel("visits in 1000 days")
+    axes.set_ylabel("discounted return, every day counted (1e7)")
     axes.legend(frameon=False, fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
 
 
-def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str, *, kind: str, unit: float) -> None:
+def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str) -> None:
     xs = [np.mean(point["visits"]) for point in points.values()]
-    ys, stds = ([f(np.array(point[kind])) / unit for point in points.values()] for f in (np.mean, np.std))
+    ys, stds = ([f(np.array(point["return"])) / 1e7 for point in points.values()] for f in (np.mean, np.std))
     axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
     for x, y, name in zip(xs, ys, points, strict=True):
         axes.annotate(name.split()[-1], (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
