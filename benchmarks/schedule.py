@@ -32,7 +32,7 @@ ALONE = 20
 ENV = kairode.make("hiv")
 SPEC = ENV.task.spec
 KEY = jax.random.key(0)
-POLICY = SoftGreedy(QNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC)
+POLICY = SoftGreedy(QNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC, accrues=True)
 MODELS = [build("latent-ode", SPEC, preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
 
 

@@ -108,7 +108,7 @@ def decision(state: np.ndarray, action: int, time: float = 0.0, count: int = 0) 
 
 
 def chosen(env: Environment, q: QNetwork | None = None, **options: Any) -> Chosen:
-    policy = SoftGreedy(q or Quadratic((), ()), Plain(), env.task.spec, 0.0)
+    policy = SoftGreedy(q or Quadratic((), ()), Plain(), env.task.spec, 0.0, accrues=True)
     return best_intervals(env, policy, env, **options)
 
 
@@ -165,7 +165,7 @@ def test_models_as_by_hand() -> None:
     spec, task = env.task.spec, env.task
     models = [build("latent-ode", spec, Sizes(latent=4), key=jax.random.key(i)) for i in range(3)]
     q = QNetwork.new(6, 8, 4, key=KEY)
-    policy = SoftGreedy(q, Plain(), spec, 0.0, 1e-3)
+    policy = SoftGreedy(q, Plain(), spec, 0.0, 1e-3, accrues=True)
     obs, action = env.observe(env.reset(key=KEY)), jnp.array(2)
     zs = jnp.stack([model.start(key=jax.random.key(7 + i)) for i, model in enumerate(models)])
     here = Decision(obs, action, jnp.zeros(()), jnp.zeros((), int), Tracked((), Recall(zs, obs, action)), ())
@@ -241,7 +241,7 @@ def solved() -> Table:
 @pytest.fixture(scope="module")
 def line() -> tuple[Line, SoftGreedy]:
     env = Line()
-    return env, SoftGreedy(solved(), Plain(), env.task.spec, 0.0)
+    return env, SoftGreedy(solved(), Plain(), env.task.spec, 0.0, accrues=True)
 
 
 def returned(env: Environment, policy: SoftGreedy, schedule: Any) -> tuple[float, float]:
@@ -342,7 +342,8 @@ def test_refused_without_what_it_needs() -> None:
     env = kairode.make("hiv")
     model = build("latent-ode", env.task.spec, Sizes(latent=4), key=KEY)
     policy = SoftGreedy(QNetwork.new(6, 8, 4, key=KEY), Plain(), env.task.spec)
-    schedule = best_intervals(model, policy, env)
+    with pytest.warns(UserWarning, match="values are of one reward a decision"):
+        schedule = best_intervals(model, policy, env)
     assert isinstance(schedule.foresight, Believed)
     with pytest.raises(KairodeError, match=r"use it with kairode\.evaluate"):
         schedule.worths(decision(np.zeros(6), 0), key=KEY)

@@ -19,6 +19,8 @@ class SoftGreedy(Policy):
     epsilon: float = eqx.field(static=True, default=0.05)
     scale: float = eqx.field(static=True, default=1.0)
     """What rewards were multiplied with when the values were learned."""
+    accrues: bool = eqx.field(static=True, default=False)
+    """Whether the values are of rewards on every finest step, so that intervals can be chosen by them."""
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """What its perception starts with."""

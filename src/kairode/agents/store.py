@@ -28,6 +28,7 @@ def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | 
         sees="z" if isinstance(policy.perception, Latent) else "s",
         epsilon=policy.epsilon,
         scale=policy.scale,
+        accrues=policy.accrues,
         spec=spec_to_dict(policy.spec),
         **{"env": policy.spec.name, "setting": "ours", "fields": {}, "schedule": None, **(about or {})},
     )
@@ -50,11 +51,12 @@ def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftG
     try:
         sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
         epsilon, scale = float(about["epsilon"]), float(about.get("scale", 1.0))
+        accrues = bool(about.get("accrues", False))
     except (KeyError, TypeError, ValueError) as error:
         raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
     q = checkpoint.load(folder, QNetwork.new(*sizes, key=jax.random.key(0)), NAME)
     if sees == "s":
-        return SoftGreedy(q, Plain(), spec, epsilon, scale)
+        return SoftGreedy(q, Plain(), spec, epsilon, scale, accrues)
     if model is None:
         raise KairodeError(f"the policy in {folder} sees the latent state of a model: give the model too.")
-    return SoftGreedy(q, Latent(model), spec, epsilon, scale)
+    return SoftGreedy(q, Latent(model), spec, epsilon, scale, accrues)

@@ -197,7 +197,8 @@ def learn_more(
         tell=tell,
     )
     [policy] = practised.policies([room], settings.epsilon_last, settings.reward_scale)
-    return Learned(dataclasses.replace(policy, spec=task.spec), practised)
+    accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
+    return Learned(dataclasses.replace(policy, spec=task.spec, accrues=accrues), practised)
 
 
 def _identity(

@@ -141,14 +141,16 @@ def run_visits(
         until=until,
     )
     for i, policy in enumerate(done.policies(rooms, study.dqn.epsilon_last, study.dqn.reward_scale)):
-        save_policy(folder / study.labels[i // study.seeds] / str(i % study.seeds), policy, {"accrue": True})
+        place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
+        save_policy(place, dataclasses.replace(policy, accrues=True))
     found = tests(env, rooms[0], policies_of(study, rooms[0], done.q), TEST_SEED, study.test_episodes)
     return {"points": points(study, found, done), "seconds_of_practice": round(done.seconds, 1), "curve": _curve(done)}
 
 
 def learned_before(folder: Path, seeds: int) -> list[SoftGreedy]:
     """The policies of another study that were learned without a price."""
-    return [load_policy(folder / "price 0" / str(seed)) for seed in range(seeds)]
+    found = [load_policy(folder / "price 0" / str(seed)) for seed in range(seeds)]
+    return [dataclasses.replace(policy, accrues=True) for policy in found]
 
 
 def beginning_with(practice: Practice, policies: Sequence[SoftGreedy], dqn: DQNSettings) -> Practice:

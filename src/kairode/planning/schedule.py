@@ -7,6 +7,7 @@ which. The best time to look again is where the rewards until then and the value
 import abc
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -328,6 +329,13 @@ def best_intervals(
         raise KairodeError("intervals are chosen by a policy's action values: give one of kairode.learn.")
     if policy is not None:
         check_same(policy.spec, spec, "policy")
+        if not policy.accrues:
+            warnings.warn(
+                "the policy's values are of one reward a decision, not of every finest step, so that long intervals "
+                "look worse than they are: learn one with kairode.learn(.., accrue=True), or under best_intervals(.., "
+                "None, ..).",
+                stacklevel=2,
+            )
     schedule = Chosen(
         foresight,
         None if policy is None else policy.q,
