@@ -24,7 +24,8 @@ from kairode.envs.accrual import step_rewards
 from kairode.envs.schedule import Decision
 from kairode.experiments.presets import preset
 from kairode.models.zoo import build
-from kairode.planning.schedule import Chosen, best_intervals
+from kairode.planning.chosen import Chosen
+from kairode.planning.schedule import best_intervals
 
 PATIENTS = 1000
 ALONE = 20

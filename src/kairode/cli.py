@@ -245,7 +245,7 @@ def rounds(
 
 def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
-    schedule: tuple[float, ...] = (),
+    schedule: tuple[str, ...] = (),
     episodes: int = 100,
     seed: int = 0,
     json: bool = False,
@@ -256,14 +256,16 @@ def evaluate(
 
     Args:
         run: folder that `kairode run` or `kairode rounds` wrote.
-        schedule: a fixed interval in place of the schedule it was learned for; several are taken in order.
+        schedule: a fixed interval in place of the schedule it was learned for; several are taken in order. `chosen`
+            tests the policy that `kairode schedule RUN` left, at the times that it chooses.
         episodes: how many.
         seed: fixes everything random.
         json: print figures as JSON, nothing else.
     """
     from kairode.experiments.pipeline import evaluate_run
 
-    timing = schedule[0] if len(schedule) == 1 else (schedule or None)
+    timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(_number, schedule))
+    timing = timing[0] if len(timing) == 1 else (timing or None)
     about, found = evaluate_run(run, schedule=timing, episodes=episodes, seed=seed)
     if json:
         import json as text
@@ -271,6 +273,9 @@ def evaluate(
         print(text.dumps(found.figures(), indent=1))
         return
     given = about["schedule"]
+    if given == "chosen":
+        print(f"{about['env']}, at the times that were chosen, every {found.time_unit} counted: {found}.")
+        return
     taus = given if isinstance(given, tuple | list) else [given]
     when = "its own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)}"
     print(f"{about['env']}, {when}{'' if given is None else f' {found.time_unit}s'}: {found}.")
@@ -317,7 +322,8 @@ def schedule(
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
-    from kairode.envs.zoo import ENVIRONMENTS
+    from kairode.envs.core import Discrete
+    from kairode.envs.zoo import ENVIRONMENTS, make
     from kairode.experiments.scheduling import Wish, run_schedule
     from kairode.report.course import draw_course
     from kairode.report.policies import watching_practice
@@ -330,21 +336,25 @@ def schedule(
         continuous=continuous,
         quantile=quantile,
         oracle=oracle,
+        imagined=imagined,
         episodes=episodes,
         seed=seed,
     )
     still = quiet or json
     if not run.exists() and str(run) in ENVIRONMENTS:
         name, run = str(run), Path("runs") / f"{run}-latent-ode-seed{seed}"
-        if not run.exists():
+        if not isinstance(make(name).task.spec.actions, Discrete):
+            raise KairodeError(
+                f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
+            )
+        if not (run / "record.json").exists():  # begun or not: the main job goes on where it was
             _main_job(env=name, model_free=0, seed=seed, out=run, quiet=still)
     with watching_practice(still) as tell:
         made, source, found = run_schedule(
             run,
             wish,
-            imagined=imagined,
             tell=lambda report: tell("learning when to look again", report),
-            said=lambda text: None if still else print(text, flush=True),
+            said=lambda text: print(text, flush=True) if text and not still else None,
         )
     spec = source.env.task.spec
     folder = run / "schedule"
@@ -567,6 +577,13 @@ def _returns(
         _print_json(found)
     else:
         print_returns(what, found, missing, results)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError as error:
+        raise KairodeError(f"a schedule is given as intervals, such as 5, or as 'chosen', got '{word}'.") from error
 
 
 def _print_json(found: Any) -> None:

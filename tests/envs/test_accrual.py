@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from kairode.data import collect
 from kairode.envs.accrual import Accruing, inner_state
 from kairode.errors import KairodeError
 from kairode.models.zoo import Sizes, build
+from kairode.planning.interpolate import interpolated
 from kairode.planning.world import imagine
 
 HIV = kairode.make("hiv", horizon=60.0)
@@ -100,7 +102,45 @@ def test_in_imagination_one_solve_passes_through_all_days() -> None:
         alone = world.transition(state, jnp.array(2), day, key=key)
         np.testing.assert_allclose(passed.obs[i], alone.obs, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(passed.z[i], alone.z, rtol=1e-5, atol=1e-6)
-    assert total(Accruing.of(world, 14.0), 5.0) != total(world, 5.0)
+    # Rewards of an imagined interval are those of its days, seen along the path.
+    place = Accruing.of(world, 14.0)
+    held = place.transition(place.reset(key=key), jnp.array(2), jnp.array(5.0), key=key)
+    start = place.reset(key=key).inner
+    along = world.course(start, jnp.array(2), days, key=key).obs
+    before = [start.obs, *along[:-1]]
+    each = [env.task.reward(b, jnp.array(2), a, jnp.array(1.0)) for b, a in zip(before, along, strict=True)]
+    by_hand = sum(0.995**i * float(r) for i, r in enumerate(each))
+    assert float(held.earned) == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_a_longer_interval_than_was_announced_still_ends_where_it_should() -> None:
+    place = Accruing.of(HIV, 7.0)
+    key = jax.random.key(0)
+    found = place.transition(place.reset(key=key), jnp.array(1), jnp.array(20.0), key=key)
+    wanted = HIV.transition(HIV.reset(key=key), jnp.array(1), jnp.array(20.0), key=key)
+    np.testing.assert_allclose(inner_state(found), wanted, rtol=1e-4)
+
+
+def test_interpolated_rewards_end_in_what_was_observed() -> None:
+    """A model of nothing at all is bent into straight lines between visits."""
+    env = kairode.make("hiv", horizon=30.0)
+    data = collect(env, episodes=3, schedule=5)
+    model = build("rnn", env.task.spec, Sizes(latent=4), key=jax.random.key(0))
+    still = eqx.tree_at(lambda m: m.decoder.weight, model, jnp.zeros_like(model.decoder.weight))
+    found = interpolated(still, env.task, data)
+    np.testing.assert_array_equal(found.observation, data.observation)
+    level = still.decode(jnp.zeros(4))
+    for k in range(3):
+        seen, after = data.observation[1, k], data.observation[1, k + 1]
+        path = [np.asarray(level) + (j / 5) * (after - np.asarray(level)) for j in range(1, 6)]
+        before = [seen, *path[:-1]]
+        action = jnp.asarray(data.action[1, k])
+        each = [
+            env.task.reward(jnp.asarray(b), action, jnp.asarray(a), jnp.array(1.0))
+            for b, a in zip(before, path, strict=True)
+        ]
+        by_hand = sum(0.995**j * float(r) for j, r in enumerate(each))
+        assert found.reward[1, k] == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_refused() -> None:

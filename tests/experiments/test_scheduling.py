@@ -10,10 +10,10 @@ import pytest
 import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.data.policy import Constant
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import Accruing, undiscounted
 from kairode.experiments.pipeline import Run, run
 from kairode.experiments.scheduling import Wish, read_run, run_schedule
-from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, save_visits, undiscounted
+from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, save_visits
 from kairode.report.visits import gathered, said
 
 SMALL = DQNSettings(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
@@ -38,7 +38,7 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
     assert rows["budget 6"]["visits"] <= 6
     assert rows["price 2"]["visits"] <= rows["price 0"]["visits"] + 1e-6
-    assert made["command"].endswith("--price 0 2 --budget 6 --episodes 4")
+    assert made["command"].endswith("--price 0 2 --budget 6 --imagined 2 --episodes 4")
     counts = made["figures"]["intervals"]["price 0"]["all"]
     assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["visits"])
     for picture in ("schedule.svg", "patient.svg"):
@@ -60,6 +60,15 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert 30 / 4 <= again["visits"] <= 30
     code, out, err = typed(*words, "--oracle", "--quantile", "0.2")
     assert code == 0, err
+    assert (folder / "schedule" / "policy.json").read_text() == before
+    code, out, err = typed("evaluate", str(folder), "--schedule", "chosen", "--episodes", "4", "--json")
+    assert code == 0, err
+    chosen = json.loads(out)
+    assert chosen["decisions"] == pytest.approx(rows["price 0"]["visits"])
+    assert chosen["return"] == pytest.approx(rows["price 0"]["plain"], rel=1e-4)
+    code, out, err = typed(*words, "--seed", "1")
+    assert code == 0, err
+    assert (folder / "schedule" / "policy.json").read_text() != before
 
 
 @pytest.mark.parametrize(
@@ -72,6 +81,7 @@ def test_a_run_chooses_its_own_visits(typed, folder):
         (("--candidates", "3", "1"), "must ascend"),
         (("--candidates", "1.5"), "multiples of 1 seconds"),
         (("--quantile", "2"), "quantile must lie in"),
+        (("--episodes", "0"), "--episodes must be a whole number of at least 1, got 0"),
     ],
 )
 def test_wishes_that_cannot_be(typed, folder, words, reason):
@@ -84,6 +94,12 @@ def test_no_run(typed, tmp_path):
     code, _, err = typed("schedule", str(tmp_path / "nothing"))
     assert code == 2
     assert "there is no policy in" in err
+    code, _, err = typed("schedule", "hopper")
+    assert code == 2
+    assert "those of 'hopper' are controls" in err
+    code, _, err = typed("evaluate", str(tmp_path), "--schedule", "weekly")
+    assert code == 2
+    assert "got 'weekly'" in err
 
 
 def test_policies_that_practise_together_are_tested_and_kept(tmp_path):

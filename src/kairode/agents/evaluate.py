@@ -17,9 +17,10 @@ from kairode.data.collect import collect
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
+from kairode.envs.accrual import Accruing, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.envs.host import HostEnvironment
-from kairode.envs.schedule import Schedule
+from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.predict import check_same
 
@@ -118,6 +119,7 @@ def evaluate(
     *,
     episodes: int = 100,
     schedule: Schedule | float | Sequence[Any] | str | None = None,
+    accrue: bool | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """Test a policy on a system: `kairode.evaluate(env, policy, schedule=5)`.
@@ -127,14 +129,33 @@ def evaluate(
         policy: from `kairode.learn`; also None for random actions, or a function of (observation, key).
         episodes: how many.
         schedule: None for the system's own, an interval, a list of intervals, or a `Schedule`.
+        accrue: whether the reward is counted on every finest step (each day of HIV) up to the same horizon, so that
+            schedules can be compared, not at the next decision alone; None does so for a schedule of
+            `kairode.best_intervals`.
         seed: fixes everything random.
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
         raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
     if isinstance(policy, SoftGreedy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
-    found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
-    return summarise(env.task, found)
+    if accrue is None:
+        accrue = isinstance(schedule, Schedule) and schedule.accrued()
+    if not accrue:
+        found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
+        return summarise(env.task, found)
+    if not isinstance(env, Environment):
+        raise KairodeError(
+            f"what '{env.task.spec.name}' passes through between decisions is not seen: it cannot accrue."
+        )
+    if isinstance(env, Accruing):
+        env = env.env
+    spec = env.task.spec
+    longest = as_schedule(schedule, spec).longest(spec)
+    kinds = (Accruing.of(env, longest), undiscounted(env, longest))
+    both = [collect(kind, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule) for kind in kinds]
+    discounted, plain = (summarise(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
+    scores = discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))
+    return Evaluation(judged(env.task, scores), scores, spec.time_unit, spec.judged_discounted)
 
 
 def summarise(task: Task, found: Trajectory) -> Evaluation:

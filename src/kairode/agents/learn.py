@@ -171,7 +171,10 @@ def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_
     if folder is None or not checkpoint.exists(folder):
         return state, [], 0.0
     saved = checkpoint.describe(folder)
-    if saved.get("run") != run:
+    usual = json.loads(json.dumps(dataclasses.asdict(DQNSettings())))
+    before = saved.get("run") or {}
+    before = {**before, "settings": {**usual, **before.get("settings", {})}}  # an older one knows fewer settings
+    if before != run:
         raise KairodeError(
             f"{folder} holds the checkpoint of another practice (other models, schedule, seeds, settings or episodes): "
             "remove it, or choose another folder."

@@ -31,7 +31,7 @@ from kairode.agents.network import QNetwork
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
-from kairode.envs.accrual import inner_state
+from kairode.envs.accrual import inner_state, time_held
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
@@ -152,7 +152,8 @@ def move(
     if settings.penalty:
         reward = reward - settings.penalty * _doubt(moment.state)
     going = jnp.where(outcome.terminated, 0.0, 1.0)
-    transition = Transition(lane.features, action, reward, going * spec.discount ** (outcome.tau / spec.tick), features)
+    gamma = spec.discount ** (time_held(moment.state, outcome.tau) / spec.tick)
+    transition = Transition(lane.features, action, reward, going * gamma, features)
     total = lane.total + outcome.reward
     discounted = lane.discounted + outcome.reward * spec.discount ** (before.time / spec.tick)
     ended = outcome.terminated | outcome.truncated

@@ -4,6 +4,7 @@ A reward at the next decision alone makes frequent decisions look better than th
 the reward is collected on every day of the same horizon (the paper's section on optimised interval times).
 """
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ class Kept(NamedTuple):
     """Since the episode began."""
     earned: Any
     """Over the interval that ended here."""
+    held: Any
+    """How long that was: shorter than was meant where the horizon came first."""
 
 
 class Accruing(Environment):
@@ -53,7 +56,7 @@ class Accruing(Environment):
     def reset(self, *, key: Key[Array, ""]) -> Kept:
         """A start of the environment; nothing was earned."""
         zero = jnp.zeros(())
-        return Kept(self.env.reset(key=key), zero, zero)
+        return Kept(self.env.reset(key=key), zero, zero, zero)
 
     def observe(self, state: Kept) -> Obs:
         """What the environment shows."""
@@ -69,17 +72,17 @@ class Accruing(Environment):
         step = jnp.asarray(spec.finest, tau.dtype)
         steps = math.ceil(self.longest / spec.finest - 1e-6)
         held = jnp.clip(spec.horizon - state.time, 0.0, tau)
-        ends = jnp.minimum(step * jnp.arange(1.0, steps + 1), held)
+        ends = jnp.minimum(step * jnp.arange(1.0, steps + 1), held).at[-1].set(held)
         passed = self.env.course(state.inner, action, ends, key=key)
         obs = jax.vmap(self.env.observe)(passed)
         total, last = accrued(task, self.env.observe(state.inner), action, obs, ends)
         final = jax.tree.map(lambda x: x[last], passed)
-        return Kept(final, state.time + tau, total - self.price)
+        return Kept(final, state.time + tau, total - self.price, held)
 
     def course(self, state: Kept, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
         """That of the environment; what is earned on the way is not kept."""
         inner = self.env.course(state.inner, action, taus, key=key)
-        return Kept(inner, state.time + taus, jnp.zeros_like(taus))
+        return Kept(inner, state.time + taus, jnp.zeros_like(taus), taus)
 
     def earned(self, moment: Moment, action: Action, state: Kept, obs: Obs, tau: Tau) -> Float[Array, ""]:
         """What accrued."""
@@ -112,3 +115,15 @@ def step_rewards(
 def inner_state(state: Any) -> Any:
     """The state itself, where it is kept with what it earned."""
     return state.inner if isinstance(state, Kept) else state
+
+
+def time_held(state: Any, tau: Tau) -> Tau:
+    """How long the action was held that led here, where it was meant to be held for tau."""
+    return state.held if isinstance(state, Kept) else tau
+
+
+def undiscounted(env: Environment, longest: float) -> Accruing:
+    """The environment with rewards that accrue without a discount: what was earned, step by step."""
+    task: Any = env.task
+    spec = dataclasses.replace(task.spec, discount=1.0)
+    return Accruing(dataclasses.replace(task, spec=spec), env, longest)

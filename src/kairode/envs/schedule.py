@@ -48,6 +48,10 @@ class Schedule(eqx.Module):
         """The policy, remembering along its episodes what this schedule needs to see in its memory."""
         return policy
 
+    def accrued(self) -> bool:
+        """Whether what it comes to is counted on every finest step, unless said otherwise."""
+        return False
+
     def informed(self, q: Any) -> "Schedule":
         """The schedule when these are the action values, for one that is chosen by them while they are learned."""
         return self

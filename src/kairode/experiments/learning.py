@@ -24,8 +24,9 @@ from kairode.errors import KairodeError, unknown
 from kairode.experiments.fitting import digest
 from kairode.experiments.studies import LOOK_SEED, some_moments
 from kairode.models.dynamics import DynamicsModel
+from kairode.planning.chosen import Chosen
 from kairode.planning.interpolate import interpolated
-from kairode.planning.schedule import Chosen, accruing
+from kairode.planning.schedule import accruing
 from kairode.planning.world import World, imagine, seen_range
 from kairode.trees import alone
 
@@ -168,7 +169,7 @@ def learn_more(
         place = env
     else:
         raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
-    given = timing
+    given = timing if isinstance(timing, Chosen) else schedule
     if accrue or isinstance(timing, Chosen):
         accrue = True
         place, timing, perception = accruing(place, timing, perception, settings.reward_scale)
@@ -190,7 +191,7 @@ def learn_more(
         count,
         [seed],
         begun=begun,
-        about=_identity(chosen, given, members, data, accrue),
+        about=identity(chosen, given, members, data, accrue),
         look=_look(room, task.spec, settings, judge, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
@@ -201,17 +202,24 @@ def learn_more(
     return Learned(dataclasses.replace(policy, spec=task.spec, accrues=accrues), practised)
 
 
-def _identity(
-    chosen: PolicyPreset, schedule: Schedule, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
+def identity(
+    chosen: PolicyPreset, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
 ) -> dict[str, Any]:
     """What tells one practice from another: a checkpoint of another one is not gone on with."""
     return {
         "preset": dataclasses.asdict(chosen),
-        "schedule": digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True)),
-        "accrue": accrue,
+        "schedule": schedule_words(schedule),
+        **({"accrue": True} if accrue else {}),
         "models": digest(*members),
         "data": None if data is None else digest(data),
     }
+
+
+def schedule_words(schedule: Any) -> str:
+    """What tells one schedule from another."""
+    if not isinstance(schedule, Chosen):
+        return str(schedule)
+    return digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True))
 
 
 def _worlds(

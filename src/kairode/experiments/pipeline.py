@@ -21,6 +21,7 @@ from kairode.experiments.fitting import plan, run_fit, same_config
 from kairode.experiments.learning import Learned, imagined_episodes, learn_more, policy_preset
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
+from kairode.experiments.scheduling import chosen_of
 from kairode.training.loop import Report
 from kairode.training.store import load_models
 
@@ -177,7 +178,11 @@ def command(config: Run, folder: Path | None = None) -> str:
 def evaluate_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
-    """Test the policy of a folder on the real system: on its own schedule, or any other."""
+    """Test the policy of a folder on the real system: on its own schedule, any other, or at chosen times."""
+    if isinstance(schedule, str) and schedule == "chosen":
+        source, policy, visits = chosen_of(folder)
+        found = evaluate(source.env, policy, episodes=episodes, schedule=visits, seed=seed)
+        return {**source.about, "schedule": "chosen"}, found
     about = describe_policy(folder)
     model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
     env = make(about["env"], setting=about["setting"], **about["fields"])

@@ -7,6 +7,7 @@ the real system, where rewards are collected on every finest step.
 
 import dataclasses
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,14 +27,15 @@ from kairode.envs.accrual import Accruing
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Schedule, Timed
 from kairode.errors import KairodeError, Stopped
+from kairode.experiments.fitting import digest
 from kairode.experiments.learning import learn_more
 from kairode.experiments.record import record, save
 from kairode.experiments.rounds import load_rounds
 from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
 from kairode.models.dynamics import DynamicsModel
-from kairode.planning.schedule import best_intervals, check_budget, check_candidates
+from kairode.planning.schedule import best_intervals, check_candidates, check_wishes, frontier, imagined_place
 from kairode.training.store import load_models
-from kairode.trees import alone
+from kairode.trees import alone, stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Wish:
     """Over the models of the run; None for their mean."""
     oracle: bool = False
     """Whether the true dynamics choose, not the models."""
+    imagined: int | None = None
+    """Episodes of practice in imagination; None for what belongs to the environment."""
     episodes: int = 20
     """Of the test."""
     seed: int = 0
@@ -61,11 +65,19 @@ class Wish:
 class Source:
     """What a run's folder holds."""
 
+    folder: Path
     name: str
     """Of its environment."""
     env: Environment
+    about: dict[str, Any]
+    """What its policy says of itself."""
     models: list[DynamicsModel]
     data: Trajectory
+
+    @property
+    def latent(self) -> bool:
+        """Whether its policies see the latent state of the first model."""
+        return bool(self.about["sees"] == "z")
 
 
 def read_run(folder: Path) -> Source:
@@ -73,23 +85,34 @@ def read_run(folder: Path) -> Source:
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
     if (folder / "fit").is_dir():
-        return Source(about["env"], env, load_models(folder / "fit"), read(folder / "experience.parquet"))
+        models, data = load_models(folder / "fit"), read(folder / "experience.parquet")
+        return Source(folder, about["env"], env, about, models, data)
     standing = load_rounds(folder)
-    return Source(about["env"], env, standing.members, standing.data)
+    return Source(folder, about["env"], env, about, standing.members, standing.data)
 
 
 def learned_policy(
-    source: Source,
-    folder: Path,
-    wish: Wish,
-    *,
-    imagined: int | None = None,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    source: Source, wish: Wish, *, tell: Callable[[PracticeReport], None] = lambda report: None
 ) -> SoftGreedy:
-    """The policy under its own chosen schedule, learned in imagination; the one of the folder, where it is there."""
+    """The policy under its own chosen schedule, learned in imagination.
+
+    One that the folder holds is taken where it is of the same models, experience, candidates, seed and practice; one of
+    others is learned anew.
+    """
+    folder = source.folder / "schedule"
+    candidates = _candidates(source, wish)
+    same = {
+        "numbers": digest(*source.models, source.data),
+        "candidates": list(candidates),
+        "imagined": wish.imagined,
+        "policy_seed": wish.seed,
+    }
     if (folder / "policy.json").exists():
-        return load_policy(folder)
-    schedule = best_intervals(source.models, None, source.env, taus=_candidates(source, wish), data=source.data)
+        before = describe_policy(folder)
+        if {name: before.get(name) for name in same} == same:
+            return load_policy(folder, source.models[0] if source.latent else None)
+        shutil.rmtree(folder / "practice", ignore_errors=True)
+    schedule = best_intervals(source.models, None, source.env, taus=candidates, data=source.data)
     options: dict[str, Any] = {}
     if source.name in SETTINGS:
         options["reward_scale"] = SETTINGS[source.name].reward_scale
@@ -98,55 +121,83 @@ def learned_policy(
         source.env,
         data=source.data,
         schedule=schedule,
-        episodes=imagined,
+        episodes=wish.imagined,
         seed=wish.seed,
+        latent=source.latent,
         folder=folder / "practice",
         tell=tell,
         watch=source.env,
         cooldown=0.3,
         **options,
     )
-    save_policy(folder, found.policy, {"env": source.name, "schedule": "chosen"})
+    where = {name: source.about[name] for name in ("env", "setting", "fields")}
+    save_policy(folder, found.policy, {**where, "schedule": "chosen", **same})
     return found.policy
 
 
 def _candidates(source: Source, wish: Wish) -> tuple[float, ...]:
-    given = wish.taus if not wish.continuous else ()
-    return check_candidates(given or None, source.env.task.spec)
+    """Those that a policy is learned with: never continuous ones, which would be slow."""
+    return check_candidates(None if wish.continuous else wish.taus or None, source.env.task.spec)
 
 
 def check_wish(wish: Wish, source: Source) -> None:
     """Refuse what cannot be before anything is learned."""
     spec = source.env.task.spec
     ends = check_candidates(wish.taus or None, spec, wish.continuous)
+    check_wishes(spec, ends[-1], quantile=wish.quantile)
     for price in wish.prices:
-        best_intervals(source.env, None, source.env, price=price)
+        check_wishes(spec, ends[-1], price=price)
     for budget in wish.budgets:
-        check_budget(budget, spec, ends[-1])
-    if wish.quantile is not None and not 0 <= wish.quantile <= 1:
-        raise KairodeError(f"quantile must lie in [0, 1], got {wish.quantile}.")
+        check_wishes(spec, ends[-1], budget=budget)
+    if not (wish.prices or wish.budgets):
+        raise KairodeError("give at least one price (0 for none) or budget.")
+    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1)):
+        value = getattr(wish, name)
+        if value is not None and not (isinstance(value, int) and least <= value < 2**30):
+            raise KairodeError(f"--{name} must be a whole number of at least {least}, got {value}.")
 
 
 def choose(source: Source, policy: SoftGreedy, wish: Wish) -> dict[str, Schedule]:
     """A schedule for each price and each budget."""
-    ahead = source.env if wish.oracle else source.models
-    taus = wish.taus or (None if wish.continuous else _candidates(source, wish))
-    common: dict[str, Any] = {"taus": taus, "continuous": wish.continuous, "quantile": wish.quantile}
-    if not wish.oracle:
-        common["data"] = source.data
+    ahead: Any = source.env if wish.oracle else source.models
+    common: dict[str, Any] = {
+        "taus": wish.taus or None,
+        "continuous": wish.continuous,
+        "quantile": wish.quantile,
+        "data": None if wish.oracle else source.data,
+    }
+    tried = None
+    if any(wish.prices):
+        free = best_intervals(ahead, policy, source.env, **common)
+        tried = frontier(free, policy, imagined_place(ahead, source.env, common["data"]))
     made: dict[str, Schedule] = {}
     for price in wish.prices:
-        made[f"price {price:g}"] = best_intervals(ahead, policy, source.env, price=price, **common)
+        made[f"price {_short(price)}"] = best_intervals(ahead, policy, source.env, price=price, tried=tried, **common)
     for budget in wish.budgets:
         made[f"budget {budget}"] = best_intervals(ahead, policy, source.env, budget=budget, **common)
     return made
+
+
+def _short(number: float) -> str:
+    """A number as people write it, to all its digits."""
+    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
+def chosen_of(folder: Path) -> tuple[Source, SoftGreedy, Schedule]:
+    """The policy that `kairode schedule` left in a run, and the schedule it chooses without a price."""
+    source = read_run(folder)
+    place = folder / "schedule"
+    if not (place / "policy.json").exists():
+        raise KairodeError(f"no visits were chosen in {folder} yet: `kairode schedule {folder}` does that.")
+    policy = load_policy(place, source.models[0] if source.latent else None)
+    taus = describe_policy(place).get("candidates")
+    return source, policy, best_intervals(source.models, policy, source.env, taus=taus, data=source.data)
 
 
 def run_schedule(
     folder: Path,
     wish: Wish,
     *,
-    imagined: int | None = None,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], Source, Trajectory]:
@@ -154,23 +205,23 @@ def run_schedule(
     started = time.perf_counter()
     source = read_run(folder)
     check_wish(wish, source)
+    command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
-        policy = learned_policy(source, folder / "schedule", wish, imagined=imagined, tell=tell)
+        policy = learned_policy(source, wish, tell=tell)
     except Stopped:
-        raise Stopped(f"interrupted; the same command goes on from there: kairode schedule {folder}") from None
+        raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")
     rows = fixed_rows(source, policy, wish)
+    said("Trying what prices and budgets come to, in imagination." if any(wish.prices) or wish.budgets else "")
     histograms: dict[str, Any] = {}
-    found: Trajectory | None = None
+    found: Any = None
     for label, schedule in choose(source, policy, wish).items():
         said(f"Testing {label}.")
         rows[label] = chosen_row(source, policy, schedule, wish)
         place = Accruing.of(source.env, schedule.longest(source.env.task.spec))
         found = collect(place, policy, episodes=wish.episodes, seed=TEST_SEED + wish.seed, schedule=schedule)
         histograms[label] = intervals_by_condition(source.env.task, found)
-    assert found is not None
     figures = {"rows": rows, "intervals": histograms}
-    command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     made = record("schedule", wish, figures, command=command, seconds=time.perf_counter() - started)
     save(folder / "schedule" / "record.json", made)
     return made, source, found
@@ -179,22 +230,21 @@ def run_schedule(
 def _options(wish: Wish) -> list[str]:
     words: list[str] = []
     for name, value in dataclasses.asdict(wish).items():
-        if value == getattr(Wish(), name):
+        if value == getattr(Wish(), name) or value == ():
             continue
         option = {"prices": "price", "budgets": "budget", "taus": "candidates"}.get(name, name)
-        values = [] if value is True else [f"{x:g}" for x in value] if isinstance(value, tuple) else [str(value)]
+        values = [] if value is True else list(map(_short, value)) if isinstance(value, tuple) else [str(value)]
         words += [f"--{option}", *values]
     return words
 
 
 def fixed_rows(source: Source, policy: SoftGreedy, wish: Wish) -> dict[str, Any]:
-    """The same policy at every fixed interval, and on the environment's own schedule."""
+    """The same policy at every fixed interval of the environment, and on its own schedule."""
     spec = source.env.task.spec
-    taus = (0.0, *_candidates(source, wish))
+    taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
-    agents = len(taus)
-    room = Room(source.env, Timed(jnp.array(taus, jnp.float32), least), alone(policy.perception), agents)
-    many = dataclasses.replace(policy, q=_repeated(policy.q, agents), perception=_repeated(policy.perception, agents))
+    many = stack([policy] * len(taus))
+    room = Room(source.env, Timed(jnp.array(taus, jnp.float32), least), many.perception, len(taus))
     found = tests(source.env, room, many, TEST_SEED + wish.seed, wish.episodes)
     labels = ["own" if not tau else f"every {tau:g}" for tau in taus]
     return {label: _row(source, {name: x[i] for name, x in found.items()}) for i, label in enumerate(labels)}
@@ -204,26 +254,12 @@ def chosen_row(source: Source, policy: SoftGreedy, schedule: Schedule, wish: Wis
     """The policy under a chosen schedule."""
     room = Room(source.env, alone(schedule), alone(policy.perception), 1)
     found = tests(source.env, room, alone(policy), TEST_SEED + wish.seed, wish.episodes)
-    price = float(getattr(schedule, "price", 0.0))
-    return {**_row(source, {name: x[0] for name, x in found.items()}), "price": price}
+    shadow = float(getattr(schedule, "shadow", 0.0))
+    return {**_row(source, {name: x[0] for name, x in found.items()}), "shadow_price": shadow}
 
 
 def _row(source: Source, found: dict[str, np.ndarray]) -> dict[str, Any]:
     low, high = bootstrap(judged(source.env.task, found))
     means = {name: float(values.mean()) for name, values in found.items()}
-    return {
-        "return": means["return"],
-        "plain": means["plain"],
-        "low": low,
-        "high": high,
-        "visits": means["visits"],
-        "healthy": None if np.isnan(means["healthy"]) else means["healthy"],
-        "reached": means["reached"],
-        "time": means["time"],
-    }
-
-
-def _repeated(tree: Any, count: int) -> Any:
-    from kairode.trees import stack
-
-    return stack([tree] * count)
+    healthy = None if np.isnan(means["healthy"]) else means["healthy"]
+    return {**means, "low": low, "high": high, "healthy": healthy}

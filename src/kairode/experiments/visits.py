@@ -26,21 +26,22 @@ from kairode.agents.practice import Practice, Room, enter
 from kairode.agents.store import load_policy, save_policy
 from kairode.data import Trajectory
 from kairode.envs import make
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import Accruing, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.envs.schedule import Timed
 from kairode.errors import KairodeError, unknown
-from kairode.experiments.fitting import experience
+from kairode.experiments.fitting import digest, experience
 from kairode.experiments.jobs import run_jobs
 from kairode.experiments.record import record, save
 from kairode.experiments.rounds import Rounds, load_rounds, run_rounds
 from kairode.experiments.studies import LOOK_SEED, short
 from kairode.experiments.table1 import cell_config, job
-from kairode.planning.schedule import accruing, best_intervals
+from kairode.planning.chosen import Chosen
+from kairode.planning.schedule import accruing, best_intervals, frontier, imagined_place
 from kairode.training.store import load_models
 from kairode.trees import stack
 
-SETTINGS = {"hiv": DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3)}
+SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3))
 """How policies are learned whose rewards accrue."""
 RANDOM = {"hiv": "hiv-whole-cooled"}
 """The row of table 1 whose models know the experience of random actions."""
@@ -85,6 +86,9 @@ PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
 
 def _studies() -> dict[str, Visits]:
     found: dict[str, Visits] = {}
+    for by in ("truth", "rounds", "random"):
+        prices = PRICES if by != "random" else PRICES[:1]
+        found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
     # Agents that decide seldom would wait for those that decide often.
     parts = {"2-3": ((2.0, 3.0), 500), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
@@ -96,9 +100,6 @@ def _studies() -> dict[str, Visits]:
     for tau, target_every, episodes in ((1.0, 2, 60), (2.0, 4, 100)):
         dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
         found[f"hiv-fixed-{tau:g}"] = Visits("hiv", "fixed", episodes, taus=(tau,), dqn=dqn, start="hiv-truth")
-    for by in ("truth", "rounds", "random"):
-        prices = PRICES if by != "random" else PRICES[:1]
-        found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
     wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
     for by in ("truth", "rounds"):
         found[f"hiv-once-{by}"] = Visits("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
@@ -136,7 +137,7 @@ def run_visits(
         look=look,
         every=study.every,
         folder=folder / "practice",
-        about=dataclasses.asdict(study),
+        about={**dataclasses.asdict(study), "numbers": digest(rooms, begun)},
         tell=tell,
         until=until,
     )
@@ -149,7 +150,13 @@ def run_visits(
 
 def learned_before(folder: Path, seeds: int) -> list[SoftGreedy]:
     """The policies of another study that were learned without a price."""
-    found = [load_policy(folder / "price 0" / str(seed)) for seed in range(seeds)]
+    places = [folder / "price 0" / str(seed) for seed in range(seeds)]
+    if not all((place / "policy.json").exists() for place in places):
+        raise KairodeError(
+            f"the policies of '{folder.name}' are not in {folder}: `kairode reproduce figure-schedule --studies "
+            f"{folder.name} --again` learns them."
+        )
+    found = [load_policy(place) for place in places]
     return [dataclasses.replace(policy, accrues=True) for policy in found]
 
 
@@ -164,20 +171,21 @@ def beginning_with(practice: Practice, policies: Sequence[SoftGreedy], dqn: DQNS
 def run_once(study: Visits, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
     """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
     policies = learned_before(folder.parent / f"{study.env}-{study.by}", study.seeds)
-    schedules = []
-    wishes: list[dict[str, Any]] = [{"price": price} for price in study.prices]
-    wishes += [{"price": 0.0, "budget": budget} for budget in study.budgets]
-    for wish in wishes:
-        for seed, policy in enumerate(policies):
-            models, data = foresight_of(study.by, env, seed, runs)
-            schedule = best_intervals(models, policy, env, data=data, **wish)
-            limit = env.task.spec.longest(schedule.shortest(env.task.spec))  # a budget that forbids nothing
-            budget = schedule.budget if "budget" in wish else jnp.asarray(limit, jnp.int32)
-            schedules.append(dataclasses.replace(schedule, budget=budget))
-    many = stack(policies * len(wishes))
+    each: list[list[Chosen]] = []
+    for seed, policy in enumerate(policies):
+        models, data = foresight_of(study.by, env, seed, runs)
+        free = best_intervals(models, policy, env, data=data)
+        tried = frontier(free, policy, imagined_place(models, env, data))
+        mine = [best_intervals(models, policy, env, price=p, data=data, tried=tried) for p in study.prices]
+        limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # forbids nothing
+        mine = [dataclasses.replace(schedule, budget=limit) for schedule in mine]
+        mine += [best_intervals(models, policy, env, budget=budget, data=data) for budget in study.budgets]
+        each.append(mine)
+    schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
+    many = stack(policies * len(study.labels))
     room = Room(env, stack(schedules), many.perception, len(schedules))
     found = tests(env, room, many, TEST_SEED, study.test_episodes)
-    shadow = np.array([float(schedule.price) for schedule in schedules]).reshape(-1, study.seeds)
+    shadow = np.array([float(schedule.shadow) for schedule in schedules]).reshape(-1, study.seeds)
     made = points(study, found)
     for label, prices in zip(study.labels, shadow, strict=True):
         made[label]["shadow_price"] = short(prices)
@@ -208,8 +216,9 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
         return env, None
     if by == "rounds":
         folder = runs / f"rounds-{env.task.spec.name}-seed{seed}"
-        if not (folder / "checkpoint.json").exists():
-            run_rounds(Rounds(env.task.spec.name, seed=seed), folder)
+        wanted = Rounds(env.task.spec.name, seed=seed)
+        if not (folder / "checkpoint.json").exists() or load_rounds(folder).number < wanted.rounds:
+            run_rounds(wanted, folder)
         standing = load_rounds(folder)
         return standing.members, standing.data
     row = RANDOM[env.task.spec.name]
@@ -242,13 +251,6 @@ def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episode
     }
 
 
-def undiscounted(env: Environment, longest: float) -> Accruing:
-    """The environment with rewards that accrue without a discount: what was earned, day by day."""
-    task: Task = env.task
-    spec = dataclasses.replace(task.spec, discount=1.0)
-    return Accruing(dataclasses.replace(task, spec=spec), env, longest)
-
-
 def looker(study: Visits, env: Environment, room: Room) -> Callable[[QNetwork], dict[str, Any]]:
     """What a look finds: the return on the real system."""
 
@@ -271,6 +273,10 @@ def points(study: Visits, found: dict[str, np.ndarray], done: Practised | None =
         these = slice(k * study.seeds, (k + 1) * study.seeds)
         made[label] = {name: short(values[these].mean(-1)) for name, values in found.items()}
         if done is not None:
+            episodes = np.isfinite(done.returns[these, :, 0]).sum(-1)
+            made[label]["practice_episodes"] = episodes.tolist()
+            if (episodes < study.episodes).any():  # the time was up
+                made[label]["practice_wanted"] = study.episodes
             made[label]["practice_decisions"] = done.decisions[these]
             made[label]["diverged"] = done.diverged[these]
     return made
@@ -299,6 +305,9 @@ def reproduce(
             shutil.rmtree(folder, ignore_errors=True)
         started = time.perf_counter()
         study = STUDIES[name]
+        needed = study.start or ("" if study.episodes else f"{study.env}-{study.by}")
+        if needed and not (runs / "visits" / needed / "price 0").exists():
+            reproduce(results=results, runs=runs, again=True, only=(needed,), tell=tell)
         figures = run_visits(study, runs, folder, tell=partial(tell, name))
         save_visits(name, study, figures, results, time.perf_counter() - started)
     return []

@@ -68,7 +68,7 @@ def said(rows: dict[str, Any], label: str, spec: Spec) -> str:
     kind = "return" if spec.judged_discounted else "plain"
     often_label = next(name for name in rows if name.startswith("every"))
     often, mine = rows[often_label], rows[label]
-    same = [row for name, row in rows.items() if name.startswith("every") and row["visits"] <= 1.05 * mine["visits"]]
+    same = [row for name, row in rows.items() if name.startswith("every") and row["visits"] <= mine["visits"]]
     best = max((row[kind] for row in same), default=None)
     text = (
         f"{_named(label)[0].upper()}{_named(label)[1:]}: return {mine[kind]:.4g} with {mine['visits']:.0f} visits; a "
@@ -89,8 +89,10 @@ def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
     fixed = [(row["visits"], row[kind], name) for name, row in rows.items() if name.startswith("every")]
     _labelled(axes, fixed, COLOURS["fixed"], "fixed intervals", "o-")
     _labelled(axes, [(rows["own"]["visits"], rows["own"][kind], "own")], COLOURS["own"], "the environment's own", "s")
-    mine = sorted((rows[name]["visits"], rows[name][kind], name) for name in chosen)
-    _labelled(axes, mine, COLOURS["chosen"], "chosen", "D-")
+    for what, style, words in (("price", "D-", "chosen, by price"), ("budget", "x:", "chosen, by budget")):
+        mine = sorted((rows[name]["visits"], rows[name][kind], name) for name in chosen if name.startswith(what))
+        if mine:
+            _labelled(axes, mine, COLOURS["chosen"], words, style)
     _finished(axes, spec)
     save_figure(figure, path)
 
@@ -105,14 +107,15 @@ def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str
 
 def _finished(axes: Any, spec: Spec) -> None:
     axes.set_xscale("log")
-    axes.set_xlabel("decisions in an episode" if "hiv" not in spec.name else "visits in 1000 days")
-    axes.set_ylabel("discounted return, every day counted" if spec.judged_discounted else "sum of rewards")
+    axes.set_xlabel(f"visits in {spec.horizon:g} {spec.time_unit}s")
+    kind = "discounted return" if spec.judged_discounted else "sum of rewards"
+    axes.set_ylabel(f"{kind}, every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)} counted")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 LABELS = {
-    "fixed": ("fixed interval", COLOURS["fixed"], "o-"),
+    "fixed": ("fixed interval (1 and 2 days: begun with chosen ones' policies)", COLOURS["fixed"], "o-"),
     "own": ("the environment's own schedule", COLOURS["own"], "s"),
     "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
     "rounds": ("Latent-ODE, a policy for each price", COLOURS["chosen"], "D-"),
@@ -148,14 +151,18 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
 
 def print_visits(results: Path, missing: Sequence[str]) -> None:
     """Every point: mean and std over seeds."""
-    table = Table("who says when", "", "discounted return (1e7)", "visits", "seeds", box=SIMPLE_HEAD)
+    names = ("who says when", "", "discounted return (1e7)", "sum (1e7)", "visits", "seeds", "practice cut short")
+    table = Table(*names, box=SIMPLE_HEAD)
     for name, points in gathered(results).items():
         for label, point in points.items():
             values = np.array(point["return"]) / 1e7
-            numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{np.mean(point['visits']):.4g}")
-            table.add_row(LABELS[name][0], label, *numbers, str(len(values)))
+            plain = np.array(point["plain"]) / 1e7
+            numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{plain.mean():.4g} ± {plain.std():.3g}")
+            wanted = point.get("practice_wanted")
+            cut = "" if wanted is None else f"{min(point['practice_episodes'])} of {wanted}"
+            table.add_row(LABELS[name][0], label, *numbers, f"{np.mean(point['visits']):.4g}", str(len(values)), cut)
     console = Console()
-    console.width = max(console.width, 110)
+    console.width = max(console.width, 150)
     console.print(table)
     if missing:
         console.print(f"No record yet: {', '.join(missing)} (--run makes them).", highlight=False)
