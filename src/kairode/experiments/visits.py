@@ -62,6 +62,8 @@ class Visits:
     """Fixed intervals; 0 is the environment's own schedule."""
     prices: tuple[float, ...] = ()
     """Of a visit, where intervals are chosen: policies are learned under each (unless nothing is learned)."""
+    candidates: tuple[float, ...] = ()
+    """Intervals to choose among; those of the environment by default."""
     budgets: tuple[int, ...] = ()
     """Visits in an episode, where nothing is learned."""
     dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
@@ -96,10 +98,22 @@ def _studies() -> dict[str, Visits]:
         found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
     # At one and two days hardly any agent learns from scratch: who draws an action anew every day never sees what a
     # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
-    # network is renewed after as many decisions as the others', not episodes.
-    for tau, target_every, episodes in ((1.0, 2, 60), (2.0, 4, 100)):
+    # network is renewed after as many decisions as the others', not episodes. So do those with as many visits as
+    # chosen intervals make.
+    warm: tuple[tuple[tuple[float, ...], int, int], ...] = (
+        ((1.0,), 2, 60),
+        ((2.0,), 4, 100),
+        ((6.0, 7.0, 8.0), 10, 150),
+    )
+    for taus, target_every, episodes in warm:
         dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
-        found[f"hiv-fixed-{tau:g}"] = Visits("hiv", "fixed", episodes, taus=(tau,), dqn=dqn, start="hiv-truth")
+        part = "-".join(f"{tau:g}" for tau in dict.fromkeys((taus[0], taus[-1])))
+        found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=dqn, start="hiv-truth")
+    # A model is the more to be trusted the less far it looks ahead.
+    week = tuple(float(day) for day in range(1, 8))
+    found["hiv-week-rounds"] = Visits(
+        "hiv", "rounds", 150, prices=(0.0,), candidates=week, dqn=SETTINGS["hiv"], start="hiv-rounds"
+    )
     wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
     for by in ("truth", "rounds"):
         found[f"hiv-once-{by}"] = Visits("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
@@ -204,7 +218,7 @@ def build_room(study: Visits, env: Environment, runs: Path) -> Room:
     for price in study.prices:
         for seed in range(study.seeds):
             models, data = foresight_of(study.by, env, seed, runs)
-            schedule = best_intervals(models, None, env, price=price, data=data)
+            schedule = best_intervals(models, None, env, price=price, taus=study.candidates or None, data=data)
             parts.append(accruing(env, schedule, Plain(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return Room(stack(places), stack(schedules), stack(perceptions), agents)

@@ -115,10 +115,11 @@ def _finished(axes: Any, spec: Spec) -> None:
 
 
 LABELS = {
-    "fixed": ("fixed interval (1 and 2 days: begun with chosen ones' policies)", COLOURS["fixed"], "o-"),
+    "fixed": ("fixed interval (1, 2, 6, 7, 8: begun with policies of chosen ones)", COLOURS["fixed"], "o-"),
     "own": ("the environment's own schedule", COLOURS["own"], "s"),
     "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
     "rounds": ("Latent-ODE, a policy for each price", COLOURS["chosen"], "D-"),
+    "week-rounds": ("Latent-ODE, at most a week ahead", COLOURS["chosen"], "*"),
     "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^-"),
     "once-truth price": ("true dynamics, one policy, by price", COLOURS["truth"], "x--"),
     "once-truth budget": ("true dynamics, one policy, by budget", COLOURS["truth"], "+:"),
