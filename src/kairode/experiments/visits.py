@@ -100,12 +100,9 @@ def _studies() -> dict[str, Visits]:
     # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
     # network is renewed after as many decisions as the others', not episodes. So do those with as many visits as
     # chosen intervals make.
-    warm: tuple[tuple[tuple[float, ...], int, int], ...] = (
-        ((1.0,), 2, 60),
-        ((2.0,), 4, 100),
-        ((6.0, 7.0, 8.0), 10, 150),
-    )
-    for taus, target_every, episodes in warm:
+    warm: dict[tuple[float, ...], tuple[int, int]] = {(1.0,): (2, 60), (2.0,): (4, 100), (3.0,): (6, 100)}
+    warm[(6.0, 7.0, 8.0)] = (10, 150)
+    for taus, (target_every, episodes) in warm.items():
         dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
         part = "-".join(f"{tau:g}" for tau in dict.fromkeys((taus[0], taus[-1])))
         found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=dqn, start="hiv-truth")

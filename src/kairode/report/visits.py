@@ -115,7 +115,7 @@ def _finished(axes: Any, spec: Spec) -> None:
 
 
 LABELS = {
-    "fixed": ("fixed interval (1, 2, 6, 7, 8: begun with policies of chosen ones)", COLOURS["fixed"], "o-"),
+    "fixed": ("fixed interval (1, 2, 3, 6, 7, 8: begun with policies of chosen ones)", COLOURS["fixed"], "o-"),
     "own": ("the environment's own schedule", COLOURS["own"], "s"),
     "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
     "rounds": ("Latent-ODE, a policy for each price", COLOURS["chosen"], "D-"),
