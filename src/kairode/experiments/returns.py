@@ -86,9 +86,7 @@ def _studies() -> dict[str, Study]:
         dqn=dataclasses.replace(OURS["hiv"], target_every=40),
     )
     # Does a solver as fine as the published runs' keep models from running away in imagination?
-    found["paper-hiv-fine"] = dataclasses.replace(
-        found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), every=10_000
-    )
+    found["fine-hiv"] = dataclasses.replace(found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), every=10_000)
     plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], every=10_000)
     partial = {
         "hiv-partial": plain,
