@@ -247,17 +247,22 @@ def evaluate(
     run: Annotated[Positional[Path], arg(metavar="RUN")],
     schedule: tuple[str, ...] = (),
     episodes: int = 100,
+    accrue: bool = False,
     seed: int = 0,
     json: bool = False,
 ) -> None:
     """Test the policy of a run on the real system, on its schedule or any other.
+
+    A reward is counted at every decision; with --accrue on every finest step up to the same horizon (each day of HIV),
+    so that schedules can be compared.
 
     Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
 
     Args:
         run: folder that `kairode run` or `kairode rounds` wrote.
         schedule: a fixed interval in place of the schedule it was learned for; several are taken in order. `chosen`
-            tests the policy that `kairode schedule RUN` left, at the times that it chooses.
+            tests the policy that `kairode schedule RUN` left, at the times that it chooses without a price, every
+            finest step counted.
         episodes: how many.
         seed: fixes everything random.
         json: print figures as JSON, nothing else.
@@ -266,7 +271,7 @@ def evaluate(
 
     timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(_number, schedule))
     timing = timing[0] if len(timing) == 1 else (timing or None)
-    about, found = evaluate_run(run, schedule=timing, episodes=episodes, seed=seed)
+    about, found = evaluate_run(run, schedule=timing, episodes=episodes, accrue=accrue or None, seed=seed)
     if json:
         import json as text
 
@@ -297,9 +302,10 @@ def schedule(
 ) -> None:
     """Let the models of a run choose when to look again: fewer visits at the same health.
 
-    The first time, a policy is learned in the models' imagination under the schedule that it chooses itself, with
-    rewards on every finest step (each day of HIV). Then its intervals are chosen for the price or the budget given and
-    tested on the real system, beside every fixed interval and the environment's own schedule.
+    The first time (and for other candidates) a policy is learned in the models' imagination under the schedule that it
+    chooses itself, with rewards on every finest step (each day of HIV); this takes some minutes. Then its intervals are
+    chosen for the price or the budget given and tested on the real system, beside every fixed interval and the
+    environment's own schedule.
 
     Example: kairode schedule runs/rounds-hiv-seed0 --price 0 1e6 1e7
 
@@ -318,7 +324,7 @@ def schedule(
         oracle: let the true dynamics choose in place of the models.
         imagined: episodes of practice in imagination; by default what belongs to the environment.
         episodes: of the test.
-        seed: fixes everything random.
+        seed: of the test's episodes.
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
@@ -330,8 +336,8 @@ def schedule(
     from kairode.report.visits import draw_schedule, print_schedule
 
     wish = Wish(
-        prices=price or (() if budget else (0.0,)),
-        budgets=budget,
+        prices=tuple(dict.fromkeys(price)) or (() if budget else (0.0,)),
+        budgets=tuple(dict.fromkeys(budget)),
         taus=candidates,
         continuous=continuous,
         quantile=quantile,
@@ -342,13 +348,18 @@ def schedule(
     )
     still = quiet or json
     if not run.exists() and str(run) in ENVIRONMENTS:
-        name, run = str(run), Path("runs") / f"{run}-latent-ode-seed{seed}"
+        name, run = str(run), Path("runs") / f"{run}-latent-ode-seed0"
         if not isinstance(make(name).task.spec.actions, Discrete):
             raise KairodeError(
                 f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
             )
         if not (run / "record.json").exists():  # begun or not: the main job goes on where it was
-            _main_job(env=name, model_free=0, seed=seed, out=run, quiet=still)
+            _main_job(env=name, model_free=0, out=run, quiet=still)
+    if not run.exists():
+        raise KairodeError(
+            f"there is no folder {run}, and no environment of that name: give a folder of `kairode run` or `kairode "
+            f"rounds`, or one of {', '.join(ENVIRONMENTS)}."
+        )
     with watching_practice(still) as tell:
         made, source, found = run_schedule(
             run,
@@ -359,7 +370,7 @@ def schedule(
     spec = source.env.task.spec
     folder = run / "schedule"
     draw_schedule(made, spec, folder / "schedule.svg")
-    title = f"One episode of '{spec.name}' at the times that were chosen"
+    title = f"One episode of '{spec.name}' at chosen times ({list(made['figures']['intervals'])[-1]})"
     draw_course(source.env, found[0], folder / "patient.svg", title, source.models[0])
     if json:
         _print_json(made["figures"])

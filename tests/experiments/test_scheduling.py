@@ -66,9 +66,12 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     chosen = json.loads(out)
     assert chosen["decisions"] == pytest.approx(rows["price 0"]["visits"])
     assert chosen["return"] == pytest.approx(rows["price 0"]["plain"], rel=1e-4)
-    code, out, err = typed(*words, "--seed", "1")
+    code, out, err = typed(*words, "--seed", "1")  # other test episodes, the same policy
+    assert (folder / "schedule" / "policy.json").read_text() == before
+    code, out, err = typed("schedule", str(folder), "--imagined", "3", "--episodes", "2", "-q")
     assert code == 0, err
     assert (folder / "schedule" / "policy.json").read_text() != before
+    assert not list((folder / "schedule").glob("practice*"))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,9 @@ def test_wishes_that_cannot_be(typed, folder, words, reason):
 
 def test_no_run(typed, tmp_path):
     code, _, err = typed("schedule", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "there is no folder" in err
+    code, _, err = typed("schedule", str(tmp_path))
     assert code == 2
     assert "there is no policy in" in err
     code, _, err = typed("schedule", "hopper")
@@ -163,8 +169,8 @@ def test_a_sentence_on_what_was_chosen():
     }
     text = said(rows, "price 0", spec)
     assert text == (
-        "Chosen: return 4.9 with 150 visits; a visit every 1 day returns 5 with 1000; the best fixed interval with no "
-        "more visits returns 2."
+        "Chosen: return 4.9 with 150 visits; the same policy every 1 day returns 5 with 1000, and at the best fixed "
+        "interval with no more visits 2."
     )
     rows["price 0"]["visits"] = 80.0
     assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")

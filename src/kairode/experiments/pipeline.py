@@ -176,7 +176,7 @@ def command(config: Run, folder: Path | None = None) -> str:
 
 
 def evaluate_run(
-    folder: Path, *, schedule: Any = None, episodes: int = 100, seed: int = 0
+    folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
     """Test the policy of a folder on the real system: on its own schedule, any other, or at chosen times."""
     if isinstance(schedule, str) and schedule == "chosen":
@@ -184,8 +184,10 @@ def evaluate_run(
         found = evaluate(source.env, policy, episodes=episodes, schedule=visits, seed=seed)
         return {**source.about, "schedule": "chosen"}, found
     about = describe_policy(folder)
+    if about["schedule"] == "chosen":
+        raise KairodeError(f"{folder} is of chosen visits: evaluate {folder.parent} with --schedule chosen.")
     model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
     env = make(about["env"], setting=about["setting"], **about["fields"])
     timing = about["schedule"] if schedule is None else schedule
-    found = evaluate(env, load_policy(folder, model), episodes=episodes, schedule=timing, seed=seed)
+    found = evaluate(env, load_policy(folder, model), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
     return {**about, "schedule": timing}, found

@@ -6,6 +6,8 @@ the real system, where rewards are collected on every finest step.
 """
 
 import dataclasses
+import hashlib
+import json
 import shlex
 import shutil
 import time
@@ -58,7 +60,7 @@ class Wish:
     episodes: int = 20
     """Of the test."""
     seed: int = 0
-    """Fixes everything random."""
+    """Of the test's episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +94,15 @@ def read_run(folder: Path) -> Source:
 
 
 def learned_policy(
-    source: Source, wish: Wish, *, tell: Callable[[PracticeReport], None] = lambda report: None
+    source: Source,
+    wish: Wish,
+    *,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    said: Callable[[str], None] = lambda text: None,
 ) -> SoftGreedy:
     """The policy under its own chosen schedule, learned in imagination.
 
-    One that the folder holds is taken where it is of the same models, experience, candidates, seed and practice; one of
+    One that the folder holds is taken where it is of the same models, experience, candidates and practice; one of
     others is learned anew.
     """
     folder = source.folder / "schedule"
@@ -105,13 +111,14 @@ def learned_policy(
         "numbers": digest(*source.models, source.data),
         "candidates": list(candidates),
         "imagined": wish.imagined,
-        "policy_seed": wish.seed,
     }
     if (folder / "policy.json").exists():
         before = describe_policy(folder)
         if {name: before.get(name) for name in same} == same:
             return load_policy(folder, source.models[0] if source.latent else None)
-        shutil.rmtree(folder / "practice", ignore_errors=True)
+    said("Learning a policy in imagination under the schedule that it chooses; this takes some minutes.")
+    # Under a name of its own, so that an interrupted practice goes on, whatever else was learned here before.
+    practice = folder / f"practice-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
     schedule = best_intervals(source.models, None, source.env, taus=candidates, data=source.data)
     options: dict[str, Any] = {}
     if source.name in SETTINGS:
@@ -122,9 +129,8 @@ def learned_policy(
         data=source.data,
         schedule=schedule,
         episodes=wish.imagined,
-        seed=wish.seed,
         latent=source.latent,
-        folder=folder / "practice",
+        folder=practice,
         tell=tell,
         watch=source.env,
         cooldown=0.3,
@@ -132,6 +138,7 @@ def learned_policy(
     )
     where = {name: source.about[name] for name in ("env", "setting", "fields")}
     save_policy(folder, found.policy, {**where, "schedule": "chosen", **same})
+    shutil.rmtree(practice, ignore_errors=True)
     return found.policy
 
 
@@ -207,7 +214,7 @@ def run_schedule(
     check_wish(wish, source)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
-        policy = learned_policy(source, wish, tell=tell)
+        policy = learned_policy(source, wish, tell=tell, said=said)
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")
