@@ -12,7 +12,7 @@ from kairode.agents.dqn import DQNSettings
 from kairode.data.policy import Constant
 from kairode.envs.accrual import Accruing, undiscounted
 from kairode.experiments.pipeline import Run, run
-from kairode.experiments.scheduling import Wish, read_run, run_schedule
+from kairode.experiments.scheduling import Source, Wish, check_wish, read_run
 from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, save_visits
 from kairode.report.visits import gathered, said
 
@@ -75,22 +75,25 @@ def test_a_run_chooses_its_own_visits(typed, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("wish", "reason"),
     [
-        (("--price", "-1"), "price per visit must be a number of at least 0, got -1"),
-        (("--price", "nan"), "price per visit"),
-        (("--budget", "0"), "whole number of at least 1, got 0"),
-        (("--budget", "3"), "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
-        (("--candidates", "3", "1"), "must ascend"),
-        (("--candidates", "1.5"), "multiples of 1 seconds"),
-        (("--quantile", "2"), "quantile must lie in"),
-        (("--episodes", "0"), "--episodes must be a whole number of at least 1, got 0"),
+        ({"prices": (-1.0,)}, "price per visit must be a number of at least 0, got -1"),
+        ({"prices": (float("nan"),)}, "price per visit"),
+        ({"prices": (float("inf"),)}, "price per visit"),
+        ({"budgets": (0,)}, "whole number of at least 1, got 0"),
+        ({"budgets": (3,)}, "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
+        ({"taus": (3.0, 1.0)}, "must ascend"),
+        ({"taus": (1.5,)}, "multiples of 1 seconds"),
+        ({"quantile": 2.0}, "quantile must lie in"),
+        ({"episodes": 0}, "--episodes must be a whole number of at least 1, got 0"),
+        ({"prices": ()}, "at least one price"),
     ],
 )
-def test_wishes_that_cannot_be(typed, folder, words, reason):
-    code, _, err = typed("schedule", str(folder), *words)
-    assert code == 2
-    assert reason in err
+def test_wishes_that_cannot_be(tmp_path, wish, reason):
+    env = kairode.make("gridworld", horizon=30.0)
+    source = Source(tmp_path, "gridworld", env, {"sees": "s"}, [], kairode.collect(env, episodes=1))
+    with pytest.raises(kairode.KairodeError, match=reason):
+        check_wish(Wish(**wish), source)
 
 
 def test_no_run(typed, tmp_path):
@@ -108,6 +111,7 @@ def test_no_run(typed, tmp_path):
     assert "got 'weekly'" in err
 
 
+@pytest.mark.slow
 def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     fixed = Visits("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
     chosen = dataclasses.replace(fixed, by="truth", taus=(), prices=(0.0, 1.0))
@@ -174,8 +178,3 @@ def test_a_sentence_on_what_was_chosen():
     )
     rows["price 0"]["visits"] = 80.0
     assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")
-
-
-def test_wish_is_checked_before_anything_is_learned(folder):
-    with pytest.raises(kairode.KairodeError, match="price"):
-        run_schedule(folder, Wish(prices=(float("inf"),)))
