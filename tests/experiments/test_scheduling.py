@@ -51,10 +51,14 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert rows["every 3"]["return"] == pytest.approx(float(found.scores.discounted.mean()), rel=1e-4)
     assert rows["every 3"]["visits"] == found.figures()["decisions"]
 
-    # The policy is learned once: the second time there is nothing to wait for.
-    code, out, err = typed(
-        "schedule", str(folder), "--episodes", "2", "--continuous", "--candidates", "1", "4", "--json"
-    )
+    code, _, err = typed("schedule", str(folder), "--price", "-1")
+    assert code == 2
+    assert "price per visit" in err
+
+    # The policy is learned once, unless something else is asked for.
+    before = (folder / "schedule" / "policy.json").read_text()
+    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--json")
+    code, out, err = typed(*words, "--continuous", "--candidates", "1", "4")
     assert code == 0, err
     again = json.loads(out)["rows"]["price 0"]
     assert 30 / 4 <= again["visits"] <= 30
