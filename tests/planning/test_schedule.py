@@ -243,6 +243,7 @@ def test_candidates_are_multiples_of_the_finest_step() -> None:
         check_candidates(None, none)
 
 
+@pytest.mark.slow
 def test_latent_states_are_carried_along_as_by_hand() -> None:
     """Under a schedule that models choose, in collected episodes and in practice."""
     env = kairode.make("gridworld", horizon=20.0)
