@@ -110,7 +110,7 @@ def practise(
         tell: called after every compiled call.
         begun: agents to start with, in place of new ones.
         about: what else tells this practice from another (models, schedules): a checkpoint of another is refused.
-        until: seconds after which practice ends with what it has come to, where a machine is lent for a time.
+        until: seconds after which practice ends with what it has come to, where time is short.
     """
     rooms = tuple(rooms)
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
