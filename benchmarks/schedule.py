@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Plain, Recall, Tracked
 from kairode.agents.policy import SoftGreedy
 from kairode.envs.accrual import step_rewards
@@ -33,7 +33,7 @@ ALONE = 20
 ENV = kairode.make("hiv")
 SPEC = ENV.task.spec
 KEY = jax.random.key(0)
-POLICY = SoftGreedy(QNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC, accrues=True)
+POLICY = SoftGreedy(ReLUNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC, accrues=True)
 MODELS = [build("latent-ode", SPEC, preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
 
 
@@ -55,7 +55,7 @@ def choose(schedule: Chosen, these: Decision) -> Any:
 
 
 @eqx.filter_jit
-def one_candidate(model: Any, q: QNetwork, these: Decision, tau: Any) -> Any:
+def one_candidate(model: Any, q: ReLUNetwork, these: Decision, tau: Any) -> Any:
     """What one candidate comes to for all patients: its own solve, through every day until it."""
     days = jnp.minimum(jnp.arange(1.0, 15.0), tau)
 

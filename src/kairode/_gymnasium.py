@@ -7,6 +7,7 @@ IDS = {
     "kairode/Acrobot-v0": "acrobot",
     "kairode/HIV-v0": "hiv",
     "kairode/HIVPartial-v0": "hiv-partial",
+    "kairode/Pendulum-v0": "pendulum",
     "kairode/Swimmer-v0": "swimmer",
     "kairode/Hopper-v0": "hopper",
     "kairode/HalfCheetah-v0": "half-cheetah",

@@ -20,7 +20,7 @@ from kairode.agents.dqn import (
     td_errors,
     unpack,
 )
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.data.replay import draw
 from kairode.errors import KairodeError
 
@@ -39,7 +39,7 @@ def transitions(count: int, seed: int = 0) -> Transition:
     )
 
 
-def forward(q: QNetwork, x: np.ndarray) -> np.ndarray:
+def forward(q: ReLUNetwork, x: np.ndarray) -> np.ndarray:
     """The network in NumPy."""
     for i, (weight, bias) in enumerate(zip(q.weights, q.biases, strict=True)):
         x = x.astype(np.float64) @ np.asarray(weight, np.float64).T + np.asarray(bias)
@@ -47,7 +47,7 @@ def forward(q: QNetwork, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def errors_of(q: QNetwork, target: QNetwork, batch: Transition, double: bool) -> np.ndarray:
+def errors_of(q: ReLUNetwork, target: ReLUNetwork, batch: Transition, double: bool) -> np.ndarray:
     """Q(s, a) - (r + gamma^tau Q(s', a'))."""
     found = []
     for features, action, reward, discount, after in zip(*map(np.asarray, batch), strict=True):
@@ -59,7 +59,7 @@ def errors_of(q: QNetwork, target: QNetwork, batch: Transition, double: bool) ->
 
 @pytest.mark.parametrize("double", [False, True])
 def test_errors(double: bool) -> None:
-    q, target = (QNetwork.new(3, 8, 9, 4, key=jax.random.key(i)) for i in range(2))
+    q, target = (ReLUNetwork.new(3, 8, 9, 4, key=jax.random.key(i)) for i in range(2))
     batch = transitions(64)
     found = td_errors(q, target, jax.tree.map(jnp.asarray, batch), double)
     np.testing.assert_allclose(found, errors_of(q, target, batch, double), atol=1e-5)
@@ -68,7 +68,7 @@ def test_errors(double: bool) -> None:
 
 
 def test_the_network_takes_any_batch() -> None:
-    q = QNetwork.new(3, 8, 9, 4, key=KEY)
+    q = ReLUNetwork.new(3, 8, 9, 4, key=KEY)
     x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     for shown in (x, x[0], x[0, 0]):
         np.testing.assert_allclose(q(jnp.asarray(shown)), forward(q, shown), atol=1e-5)
@@ -97,7 +97,7 @@ def test_the_share_of_random_actions() -> None:
 def learner_with(settings: DQNSettings, items: Transition) -> Learner:
     """A learner that has seen these, with a target network of its own."""
     learner = new_learner(3, 4, settings, key=KEY)
-    learner = eqx.tree_at(lambda a: a.target, learner, QNetwork.new(3, *settings.hidden, 4, key=jax.random.key(9)))
+    learner = eqx.tree_at(lambda a: a.target, learner, ReLUNetwork.new(3, *settings.hidden, 4, key=jax.random.key(9)))
     return remember(learner, jax.tree.map(jnp.asarray, items))
 
 
@@ -134,7 +134,7 @@ def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
     assert 0.1 < share < 0.9  # some elements are clipped, others are not
 
 
-def same(a: QNetwork, b: QNetwork) -> bool:
+def same(a: ReLUNetwork, b: ReLUNetwork) -> bool:
     return all(bool((x == y).all()) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 

@@ -8,7 +8,7 @@ from probes import abreast
 
 import kairode
 from kairode.agents.evaluate import TEST_SEED, bootstrap, episode_keys, evaluate, judged, mean_return, score, score_many
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.data.policy import Constant
@@ -23,7 +23,7 @@ GRIDWORLD = kairode.make("gridworld", horizon=60, noise=0.3)
 
 def policy_of(env: Environment, seed: int) -> SoftGreedy:
     spec = env.task.spec
-    q = QNetwork.new(len(spec.observations), 8, spec.actions.n, key=jax.random.key(seed))
+    q = ReLUNetwork.new(len(spec.observations), 8, spec.actions.n, key=jax.random.key(seed))
     return SoftGreedy(q, Plain(), spec, epsilon=0.2)
 
 

@@ -16,7 +16,7 @@ from probes import Fragile, abreast, some_of
 import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.learn import PracticeReport, Practised, practise
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Plain
 from kairode.agents.practice import Room
 from kairode.envs.schedule import Own, Timed
@@ -30,7 +30,7 @@ FIVE = Room(ENV, Timed(jnp.array([0.0, 0.0, 3.0, 5.0, 0.0]), least=1.0), Plain()
 SEEDS = [5, 6, 7, 8, 9]
 
 
-def look(q: QNetwork) -> dict[str, Any]:
+def look(q: ReLUNetwork) -> dict[str, Any]:
     """A score that goes up and down."""
     return {"score": jnp.sin(1e3 * q.biases[-1].sum(-1)), "size": jnp.abs(q.weights[0]).sum((1, 2))}
 

@@ -12,7 +12,7 @@ from probes import Cue, abreast, one_of, table
 
 import kairode
 from kairode.agents.dqn import DQNSettings
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room, advance, enter, move, real_transitions
@@ -56,7 +56,7 @@ def test_what_is_stored_of_a_decision() -> None:
     lane = one_of(enter([Room(abreast(world), Own(), Plain(), 1)], plain, 1, [0]).lane, 0)
     action = jnp.array(3)
     step = eqx.filter_jit(move)
-    q = QNetwork.new(2, 4, 8, key=KEY)
+    q = ReLUNetwork.new(2, 4, 8, key=KEY)
     found = step(plain, room, lane, action, KEY, q)
     doubted = step(dataclasses.replace(plain, penalty=3.0), room, lane, action, KEY, q)
     tau, doubt = found.lane.moment.time, found.lane.moment.state.doubt
@@ -115,7 +115,7 @@ def test_the_latent_state_is_carried_along_the_episode() -> None:
     env = kairode.make("gridworld", max_decisions=6)
     model = small("latent-ode", env, 0)
     weights = jax.random.normal(KEY, (8, 2 + 4)).at[:, :2].set(0.0)  # what is observed says nothing: z alone decides
-    policy = SoftGreedy(QNetwork((weights,), (jnp.zeros(8),)), Latent(model), env.task.spec, epsilon=0.0)
+    policy = SoftGreedy(ReLUNetwork((weights,), (jnp.zeros(8),)), Latent(model), env.task.spec, epsilon=0.0)
     assert policy.perception.size(env.task.spec) == 6
     seen = kairode.collect(env, policy, episodes=3, seed=1)
     # The key of the memory, as the rollout makes it.

@@ -14,7 +14,7 @@ import scipy.integrate
 import scipy.linalg
 
 import kairode
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Plain, Recall, Tracked
 from kairode.agents.policy import SoftGreedy
 from kairode.data.rollout import rollout_compiled
@@ -82,7 +82,7 @@ class Linear(Environment):
         return integrate(lambda s: jnp.array(A, s.dtype) @ s + push, state, tau, lambda s: jnp.asarray(20.0, s.dtype))
 
 
-class Quadratic(QNetwork):
+class Quadratic(ReLUNetwork):
     """V(s) = -s'Ps for every action."""
 
     def __call__(self, features: Any) -> Any:
@@ -109,7 +109,7 @@ def decision(state: np.ndarray, action: int, time: float = 0.0, count: int = 0) 
     return Decision(obs, jnp.array(action), jnp.array(time), jnp.array(count), (), obs)
 
 
-def chosen(env: Environment, q: QNetwork | None = None, **options: Any) -> Chosen:
+def chosen(env: Environment, q: ReLUNetwork | None = None, **options: Any) -> Chosen:
     policy = SoftGreedy(q or Quadratic((), ()), Plain(), env.task.spec, 0.0, accrues=True)
     return best_intervals(env, policy, env, **options)
 
@@ -187,7 +187,7 @@ class GoalTask(Task):
         return obs[0] > 5.0
 
 
-class Nothing(QNetwork):
+class Nothing(ReLUNetwork):
     """V(s) = -20: waiting for it is not worth while."""
 
     def __call__(self, features: Any) -> Any:
@@ -213,7 +213,7 @@ def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     assert float(far.interval(jnp.zeros(()), here, key=KEY)) < 4.3
 
 
-class Worth(QNetwork):
+class Worth(ReLUNetwork):
     """V(s) = 30 wherever the process goes on."""
 
     def __call__(self, features: Any) -> Any:
@@ -248,7 +248,7 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
     """Under a schedule that models choose, in collected episodes and in practice."""
     env = kairode.make("gridworld", horizon=20.0)
     models = [build("dt-rnn", env.task.spec, Sizes(latent=3, timer="none"), key=jax.random.key(i)) for i in range(2)]
-    q = QNetwork.new(2, 8, 8, key=KEY)
+    q = ReLUNetwork.new(2, 8, 8, key=KEY)
     policy = SoftGreedy(q, Plain(), env.task.spec, 0.0, accrues=True)
     schedule = best_intervals(models, policy, env)
     found = kairode.collect(env, policy, episodes=1, schedule=schedule)
@@ -263,7 +263,7 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
         assert float(tau) == found.interval[0, k]
         z = [step(model, state, obs, action, tau) for model, state in zip(models, z, strict=True)]
     sees = Latent(models[0])
-    latent = SoftGreedy(QNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
+    latent = SoftGreedy(ReLUNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
     for options in ({}, {"price": 0.1}, {"budget": 5}):
         timed = best_intervals(models, latent, env, **options)
         assert kairode.evaluate(env, latent, schedule=timed, episodes=2).returns.shape == (2,)
@@ -285,7 +285,7 @@ def test_models_as_by_hand() -> None:
     env = kairode.make("hiv")
     spec, task = env.task.spec, env.task
     models = [build("latent-ode", spec, Sizes(latent=4), key=jax.random.key(i)) for i in range(3)]
-    q = QNetwork.new(6, 8, 4, key=KEY)
+    q = ReLUNetwork.new(6, 8, 4, key=KEY)
     policy = SoftGreedy(q, Plain(), spec, 0.0, 1e-3, accrues=True)
     obs, action = env.observe(env.reset(key=KEY)), jnp.array(2)
     zs = jnp.stack([model.start(key=jax.random.key(7 + i)) for i, model in enumerate(models)])
@@ -337,7 +337,7 @@ class Line(Linear):
         return jnp.clip(state * jnp.exp(0.05 * tau) + 6.0 * u * (jnp.exp(0.05 * tau) - 1), -4.0, 4.0)
 
 
-class Table(QNetwork):
+class Table(ReLUNetwork):
     """Action values on a grid of the line, straight between its points."""
 
     values: jax.Array
@@ -481,7 +481,7 @@ def test_refused(options: dict[str, Any], said: str) -> None:
 def test_refused_without_what_it_needs() -> None:
     env = kairode.make("hiv")
     model = build("latent-ode", env.task.spec, Sizes(latent=4), key=KEY)
-    policy = SoftGreedy(QNetwork.new(6, 8, 4, key=KEY), Plain(), env.task.spec)
+    policy = SoftGreedy(ReLUNetwork.new(6, 8, 4, key=KEY), Plain(), env.task.spec)
     with pytest.warns(UserWarning, match="values are of one reward a decision"):
         schedule = best_intervals(model, policy, env)
     assert isinstance(schedule.foresight, Believed)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.data.replay import Prioritised, add_prioritised, draw, empty_prioritised, prioritise
 from kairode.errors import KairodeError
 
@@ -90,15 +90,15 @@ def unpack(rows: Float[Array, "n row"]) -> Transition:
 class Learner(eqx.Module):
     """What changes while learning."""
 
-    q: QNetwork
-    target: QNetwork
+    q: ReLUNetwork
+    target: ReLUNetwork
     optimiser: Any
     replay: Prioritised
 
 
 def new_learner(features: int, actions: int, settings: DQNSettings, *, key: Key[Array, ""]) -> Learner:
     """Random weights, an empty replay."""
-    q = QNetwork.new(features, *settings.hidden, actions, key=key)
+    q = ReLUNetwork.new(features, *settings.hidden, actions, key=key)
     row = jnp.zeros(2 * features + 3)
     replay = empty_prioritised(settings.capacity, row, alpha=settings.alpha, beta=settings.beta)
     return Learner(q, q, optimiser(settings).init(q), replay)
@@ -129,7 +129,7 @@ def td_target(
     return reward + discount * next_value
 
 
-def td_errors(q: QNetwork, target: QNetwork, batch: Transition, double: bool) -> Float[Array, " n"]:
+def td_errors(q: ReLUNetwork, target: ReLUNetwork, batch: Transition, double: bool) -> Float[Array, " n"]:
     """Q(s, a) minus its target."""
     rows = jnp.arange(batch.action.shape[0])
     values = q(batch.features)[rows, batch.action]
@@ -184,7 +184,7 @@ def update(
     `speed` is the share of the learning rate that it takes.
     """
 
-    def loss(q: QNetwork) -> tuple[Array, Array]:
+    def loss(q: ReLUNetwork) -> tuple[Array, Array]:
         errors = td_errors(q, learner.target, batch, settings.double)
         return jnp.mean(weights * huber(errors)), errors
 

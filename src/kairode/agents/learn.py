@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.dqn import DQNSettings
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import untracked
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, advance, enter, finished
@@ -27,7 +27,7 @@ CHUNK = 500
 SAVE_SECONDS = 30.0
 """Time between two checkpoints: a replay is large."""
 
-Look = Callable[[QNetwork], dict[str, Any]]
+Look = Callable[[ReLUNetwork], dict[str, Any]]
 """Figures of the agents' networks, a value for each agent; the one called `score` says which policy is best."""
 
 
@@ -51,9 +51,9 @@ class PracticeReport:
 class Practised:
     """What came out of practice."""
 
-    q: QNetwork
+    q: ReLUNetwork
     """Each agent's last network; the best one by its score where there were scores."""
-    last: QNetwork
+    last: ReLUNetwork
     curve: list[dict[str, Any]]
     """Each look: episodes and decisions of every agent, and the figures."""
     returns: np.ndarray
@@ -77,7 +77,7 @@ class _State(eqx.Module):
     """What a checkpoint holds."""
 
     practice: Practice
-    best: QNetwork
+    best: ReLUNetwork
     best_score: Any
 
 

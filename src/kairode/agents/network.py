@@ -1,4 +1,4 @@
-"""The action-value network: Q(s, .) for all actions at once."""
+"""The network of values and controls."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Float, Key
 
 
-class QNetwork(eqx.Module):
+class ReLUNetwork(eqx.Module):
     """Linear layers with ReLU between them; features on the last axis.
 
     Weights are [outputs, inputs]: their gradients then come out of the product as they are stored, and acting on one
@@ -19,8 +19,8 @@ class QNetwork(eqx.Module):
     biases: tuple[Float[Array, "*agents _"], ...]
 
     @classmethod
-    def new(cls, *sizes: int, key: Key[Array, ""]) -> "QNetwork":
-        """With the sizes of features, hidden layers and actions; uniform within 1/sqrt(inputs) at first."""
+    def new(cls, *sizes: int, key: Key[Array, ""]) -> "ReLUNetwork":
+        """With the sizes of features, hidden layers and outputs; uniform within 1/sqrt(inputs) at first."""
         keys = jax.random.split(key, 2 * (len(sizes) - 1))
         pairs = list(itertools.pairwise(sizes))
         bounds = [1 / math.sqrt(i) for i, _ in pairs]
@@ -34,7 +34,7 @@ class QNetwork(eqx.Module):
         )
 
     def __call__(self, features: Float[Array, "*batch f"]) -> Float[Array, "*batch a"]:
-        """Q of every action."""
+        """The last layer's outputs: Q of every action, or what else it is learned for."""
         x = features.reshape(-1, features.shape[-1])
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = jax.nn.relu(x @ weight.T + bias[None])

@@ -4,7 +4,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, Key
 
 from kairode.agents.dqn import soft_greedy
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Obs, Spec, Tau
@@ -13,7 +13,7 @@ from kairode.envs.core import Action, Obs, Spec, Tau
 class SoftGreedy(Policy):
     """The action with the highest value, or with probability `epsilon` any."""
 
-    q: QNetwork
+    q: ReLUNetwork
     perception: Perception
     spec: Spec = eqx.field(static=True)
     epsilon: float = eqx.field(static=True, default=0.05)

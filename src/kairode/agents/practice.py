@@ -27,7 +27,7 @@ from kairode.agents.dqn import (
     renew_target,
     soft_greedy,
 )
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Perception
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
@@ -140,7 +140,7 @@ def decide(settings: DQNSettings, practice: Practice) -> tuple[Int[Array, ""], K
 
 
 def move(
-    settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], key: Key[Array, ""], q: QNetwork
+    settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], key: Key[Array, ""], q: ReLUNetwork
 ) -> _Moved:
     """Hold the action, look, and begin anew where the episode ended."""
     hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))

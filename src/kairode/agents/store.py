@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.data.describe import spec_from_dict, spec_to_dict
@@ -54,7 +54,7 @@ def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftG
         accrues = bool(about.get("accrues", False))
     except (KeyError, TypeError, ValueError) as error:
         raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
-    q = checkpoint.load(folder, QNetwork.new(*sizes, key=jax.random.key(0)), NAME)
+    q = checkpoint.load(folder, ReLUNetwork.new(*sizes, key=jax.random.key(0)), NAME)
     if sees == "s":
         return SoftGreedy(q, Plain(), spec, epsilon, scale, accrues)
     if model is None:

@@ -36,7 +36,8 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
     return Spec(
         name=given["environment"],
         observations=tuple(
-            Variable(v["name"], v["unit"], float(v["low"]), float(v["high"])) for v in given["observations"]
+            Variable(v["name"], v["unit"], float(v["low"]), float(v["high"]), v.get("relative", False))
+            for v in given["observations"]
         ),
         actions=kind(**{key: tuple(values) for key, values in actions.items()}),
         intervals=Intervals(**given["intervals"]),

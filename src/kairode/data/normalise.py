@@ -42,11 +42,15 @@ def update(
     )
 
 
-def normalise(statistics: Statistics, x: Float[Array, " d"]) -> Float[Array, " d"]:
+def normalise(statistics: Statistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     """Zero mean, unit standard deviation."""
-    return (x - statistics.mean) / statistics.std
+    return (x - _like(statistics.mean, x)) / _like(statistics.std, x)
 
 
-def denormalise(statistics: Statistics, x: Float[Array, " d"]) -> Float[Array, " d"]:
+def denormalise(statistics: Statistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     """The inverse of `normalise`."""
-    return x * statistics.std + statistics.mean
+    return x * _like(statistics.std, x) + _like(statistics.mean, x)
+
+
+def _like(numbers: Float[Array, " d"], x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    return jnp.broadcast_to(numbers, x.shape)

@@ -31,6 +31,8 @@ class Variable:
     unit: str
     low: float = -math.inf
     high: float = math.inf
+    relative: bool = False
+    """Whether only its changes matter, to the dynamics and to the reward: a place on an endless plane."""
 
 
 @dataclasses.dataclass(frozen=True)

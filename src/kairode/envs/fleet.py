@@ -51,6 +51,14 @@ class Fleet(abc.ABC):
         """The true states now, with a leading axis of instances; None where they cannot be had."""
 
     @abc.abstractmethod
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Where every instance stands, as arrays that `restore` goes on from."""
+
+    @abc.abstractmethod
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Go on from a snapshot; returns the observations."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Give back what the instances hold."""
 

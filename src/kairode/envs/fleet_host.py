@@ -118,6 +118,24 @@ class HostFleet(Fleet):
         """Not told: the physics keeps them."""
         return None
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Physical states, clocks and keys; later episodes go on alike where they are reset with seeds."""
+        physics = np.stack([simulation.snapshot() for simulation in self.simulations])
+        return {
+            "physics": physics,
+            "time": self.time.copy(),
+            "count": self.count.copy(),
+            "keys": np.array(self.keys.data),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Every simulation goes on from its own."""
+        for i, simulation in enumerate(self.simulations):
+            self.obs[i] = simulation.restore(np.asarray(state["physics"][i], np.float64))
+        self.time, self.count = np.array(state["time"], np.float64), np.array(state["count"], np.int32)
+        self.keys.data, self.begun = np.array(state["keys"], np.uint32), True
+        return self.obs.astype(np.float32)
+
     def close(self) -> None:
         """Close simulations and threads."""
         for simulation in self.simulations:

@@ -109,5 +109,19 @@ class JaxFleet(Fleet):
         """The states as NumPy arrays."""
         return None if self.moments is None else jax.device_get(self.moments.state)
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """The moments' arrays in order, clocks and keys."""
+        leaves = [np.asarray(x) for x in jax.tree.leaves(self.moments)]
+        return {"time": self.time, "keys": np.asarray(self.keys.data), **{f"{i}": x for i, x in enumerate(leaves)}}
+
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """The moments again."""
+        self.keys.data, self.time = np.asarray(state["keys"], np.uint32), np.asarray(state["time"], np.float64)
+        like = jax.eval_shape(self.calls.begin, self.keys.data)
+        leaves, structure = jax.tree.flatten(like)
+        self.moments = jax.tree.unflatten(structure, [jnp.asarray(state[f"{i}"]) for i in range(len(leaves))])
+        assert self.moments is not None
+        return np.array(self.moments.obs, np.float32)
+
     def close(self) -> None:
         """Nothing is held."""

@@ -24,6 +24,14 @@ class Simulation(abc.ABC):
         """Hold the action for tau, then observe."""
 
     @abc.abstractmethod
+    def snapshot(self) -> np.ndarray:
+        """The whole physical state as numbers (float64)."""
+
+    @abc.abstractmethod
+    def restore(self, state: np.ndarray) -> np.ndarray:
+        """Go on from such a state; observe. What the instance draws in later resets is not part of it."""
+
+    @abc.abstractmethod
     def render(self) -> np.ndarray:
         """A picture of the present state, RGB."""
 

@@ -144,7 +144,7 @@ class Locomotion(HostEnvironment):
         velocities = [Variable(f"d{n}", "rad/s" if a else "m/s") for n, a in zip(robot.joints, angles, strict=True)]
         spec = Spec(
             name=self.name,
-            observations=(*positions[robot.hidden :], *velocities, positions[0]),
+            observations=(*positions[robot.hidden :], *velocities, dataclasses.replace(positions[0], relative=True)),
             actions=Continuous(robot.controls, (-1.0,) * len(robot.controls), (1.0,) * len(robot.controls)),
             intervals=Intervals(*self.repeats, step=1, divisible=False),
             time_unit="frame",
@@ -217,6 +217,24 @@ class LocomotionSimulation(Simulation):
         if not 0.5 < tau < math.inf or abs(tau - round(tau)) > 1e-3:
             raise KairodeError(f"an interval of '{self.env.name}' must be a whole number of frames, got {tau:g}.")
         self.gym.do_simulation(action, round(tau))
+        return self.observation()
+
+    def snapshot(self) -> np.ndarray:
+        """All that MuJoCo integrates on from, warm starts of its solver included."""
+        import mujoco
+
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        state = np.empty(mujoco.mj_stateSize(self.gym.model, kind))
+        mujoco.mj_getState(self.gym.model, self.gym.data, state, kind)
+        return state
+
+    def restore(self, state: np.ndarray) -> np.ndarray:
+        """Bit for bit what follows is the same."""
+        import mujoco
+
+        mujoco.mj_setState(self.gym.model, self.gym.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_forward(self.gym.model, self.gym.data)
+        mujoco.mj_setState(self.gym.model, self.gym.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
         return self.observation()
 
     def render(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Pictures of the four simple environments, for `render()`: what a person would draw on paper."""
+"""Pictures of the simple environments, for `render()`: what a person would draw on paper."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullFormatter
 
-from kairode.envs import acrobot, gridworld, hiv
+from kairode.envs import acrobot, gridworld, hiv, pendulum
 from kairode.envs.core import Environment
 
 History = list[dict[str, Any]]
@@ -66,6 +66,19 @@ def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None
     axes.set(xlim=(-2.3, 2.3), ylim=(-2.3, 2.3), aspect="equal", xticks=[], yticks=[])
 
 
+def draw_pendulum(figure: Figure, env: pendulum.Pendulum, history: History) -> None:
+    """The rod, upright where it should stand, and the torque of the last interval."""
+    axes = figure.subplots()
+    theta = history[-1]["state"][0]
+    axes.plot([0, 0], [0, 1], color=GOOD, ls="--", lw=1.2)
+    axes.plot([0, -math.sin(theta)], [0, math.cos(theta)], color=INK, lw=9, solid_capstyle="round")
+    axes.plot(0, 0, "o", color=ACCENT, ms=10)
+    action = history[-1]["action"]
+    torque = "" if action is None else f", torque {float(np.ravel(action)[0]):+.1f}"
+    axes.set_title(f"t = {history[-1]['time']:.2f} s{torque}", color=INK)
+    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", xticks=[], yticks=[])
+
+
 def draw_patient(figure: Figure, env: hiv.HIV, history: History) -> None:
     """The six markers over time, on log scales, and the drugs given."""
     panels = figure.subplots(4, 2, sharex=True, gridspec_kw={"height_ratios": [3, 3, 3, 1]})
@@ -86,5 +99,6 @@ def draw_patient(figure: Figure, env: hiv.HIV, history: History) -> None:
 DRAWINGS: dict[type, Callable[..., None]] = {
     gridworld.WindyGridworld: draw_gridworld,
     acrobot.Acrobot: draw_acrobot,
+    pendulum.Pendulum: draw_pendulum,
     hiv.HIV: draw_patient,
 }

@@ -15,6 +15,7 @@ from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.hiv import HIV
 from kairode.envs.host import HostEnvironment
 from kairode.envs.locomotion import Locomotion
+from kairode.envs.pendulum import Pendulum
 from kairode.errors import KairodeError, unknown
 
 ENVIRONMENTS: dict[str, Callable[..., Environment | HostEnvironment]] = {
@@ -22,6 +23,7 @@ ENVIRONMENTS: dict[str, Callable[..., Environment | HostEnvironment]] = {
     "acrobot": Acrobot,
     "hiv": HIV,
     "hiv-partial": partial(HIV, observed=("T1", "T2", "V", "E")),
+    "pendulum": Pendulum,
     "swimmer": partial(Locomotion, "swimmer"),
     "hopper": partial(Locomotion, "hopper"),
     "half-cheetah": partial(Locomotion, "half-cheetah"),

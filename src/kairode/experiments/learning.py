@@ -12,7 +12,7 @@ import numpy as np
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.learn import Look, PracticeReport, Practised, practise
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room, enter, real_transitions, remembering
@@ -272,7 +272,7 @@ def _look(
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(LOOK_SEED, 20)
 
-    def look(q: QNetwork) -> dict[str, np.ndarray]:
+    def look(q: ReLUNetwork) -> dict[str, np.ndarray]:
         policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
         return {
             name: mean_return(place.task, score_many(alone(place), policies, room.schedule.informed(q), keys, limit, 1))

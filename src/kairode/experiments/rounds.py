@@ -21,7 +21,7 @@ import numpy as np
 from kairode.agents.dqn import DQNSettings, new_learner, remember
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.learn import practise
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, enter, real_transitions
@@ -116,7 +116,7 @@ class Standing(NamedTuple):
     data: Trajectory
     models: Any
     """The ensemble, stacked."""
-    network: QNetwork
+    network: ReLUNetwork
 
     @property
     def members(self) -> list[Any]:
@@ -192,7 +192,7 @@ def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing |
     data = read(folder / "experience.parquet")[: about["episodes"]]
     models = _new_models(config, data)
     spec = env.task.spec
-    network = QNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
+    network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
     arrays, rest = eqx.partition(models, eqx.is_array)
     network, arrays = checkpoint.load(folder, (network, arrays))
     made = json.loads((folder / "record.json").read_text())
@@ -253,7 +253,7 @@ def _new_models(config: Rounds, data: Trajectory) -> Any:
 
 
 def _room(
-    config: Rounds, env: Environment, data: Trajectory, models: Any, network: QNetwork | None, number: int
+    config: Rounds, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
 ) -> tuple[Practice, Room]:
     """An imagined world around the experience, and an agent in it that remembers the real transitions."""
     world = imagine(

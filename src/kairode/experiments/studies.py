@@ -15,7 +15,7 @@ import numpy as np
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import TEST_SEED, Scores, bootstrap, episode_keys, mean_return, score_many
 from kairode.agents.learn import Look, PracticeReport, Practised, practise
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, enter, real_transitions, remembering
@@ -195,7 +195,7 @@ def _world_options(study: Study) -> dict[str, Any]:
     return options
 
 
-def _by_room(rooms: Sequence[Room], q: QNetwork, epsilon: float) -> list[SoftGreedy]:
+def _by_room(rooms: Sequence[Room], q: ReLUNetwork, epsilon: float) -> list[SoftGreedy]:
     """The policies of each room, agents in front."""
     found, start = [], 0
     for room in rooms:
@@ -210,7 +210,7 @@ def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World
     keys = episode_keys(LOOK_SEED, study.look_episodes)
     epsilon = study.dqn.epsilon_last
 
-    def look(q: QNetwork) -> dict[str, Any]:
+    def look(q: ReLUNetwork) -> dict[str, Any]:
         figures: dict[str, list[np.ndarray]] = {"real": []}
         for room, judge, policies in zip(rooms, judges, _by_room(rooms, q, epsilon), strict=True):
             found = score_many(env, policies, room.schedule, keys, limit, room.agents)
@@ -223,7 +223,7 @@ def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World
     return look
 
 
-def test(study: Study, env: Environment, rooms: list[Room], q: QNetwork, limit: int) -> Scores:
+def test(study: Study, env: Environment, rooms: list[Room], q: ReLUNetwork, limit: int) -> Scores:
     """Scores [agents, episodes] on the real system."""
     keys = episode_keys(TEST_SEED + 1000 * study.agents_from, study.test_episodes)  # agents for tuning have their own
     parts = [
@@ -277,7 +277,7 @@ GRID = (21, 30)
 """Points along x and y at which a value function is kept."""
 
 
-def value_grids(study: Study, q: QNetwork) -> dict[str, Any]:
+def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
     """V over the gridworld of the first agent of each model: [x, y], in the environment's rewards."""
     x, y = (np.linspace(-half, half, n) for half, n in zip((3.5, 5.0), GRID, strict=True))
     points = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1), jnp.float32)

@@ -19,7 +19,7 @@ import numpy as np
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import TEST_SEED, episode_keys, score_many
 from kairode.agents.learn import PracticeReport, Practised, practise
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Practice, Room, enter
@@ -239,7 +239,7 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
     return load_models(fit.folder), experience(cell_config(row, "latent-ode", 0)).train
 
 
-def policies_of(study: Visits, room: Room, q: QNetwork) -> SoftGreedy:
+def policies_of(study: Visits, room: Room, q: ReLUNetwork) -> SoftGreedy:
     """All policies of a room, stacked."""
     return SoftGreedy(q, room.perception, room.env.task.spec, study.dqn.epsilon_last, study.dqn.reward_scale)
 
@@ -262,10 +262,10 @@ def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episode
     }
 
 
-def looker(study: Visits, env: Environment, room: Room) -> Callable[[QNetwork], dict[str, Any]]:
+def looker(study: Visits, env: Environment, room: Room) -> Callable[[ReLUNetwork], dict[str, Any]]:
     """What a look finds: the return on the real system."""
 
-    def look(q: QNetwork) -> dict[str, Any]:
+    def look(q: ReLUNetwork) -> dict[str, Any]:
         found = tests(env, room, policies_of(study, room, q), LOOK_SEED, 10)
         return {"real": judged(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
 

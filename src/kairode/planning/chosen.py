@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from kairode.agents.network import QNetwork
+from kairode.agents.network import ReLUNetwork
 from kairode.agents.perception import Perception, Tracked
 from kairode.data.policy import Policy
 from kairode.envs.accrual import step_rewards
@@ -28,7 +28,7 @@ class Chosen(Schedule):
     """The interval with the largest sum of rewards until it ends and value from there on."""
 
     foresight: Foresight
-    q: QNetwork | None
+    q: ReLUNetwork | None
     """Action values of the policy; None while it is yet to be learned."""
     perception: Perception
     """What they are values of."""
@@ -60,7 +60,7 @@ class Chosen(Schedule):
         """With what the foresight needs in its memory."""
         return self.foresight.follow(policy, self.task.spec)
 
-    def informed(self, q: QNetwork) -> "Chosen":
+    def informed(self, q: ReLUNetwork) -> "Chosen":
         """With these action values."""
         return dataclasses.replace(self, q=q)
 

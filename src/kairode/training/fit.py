@@ -125,14 +125,23 @@ def numbers(settings: FitSettings, seeds: Sequence[int], count: int, first: int,
     return np.stack(drawn, axis=1)
 
 
-@partial(jax.jit, static_argnames=("static", "settings"))
+@partial(jax.jit, static_argnames=("static", "settings", "own"))
 def advance(
-    progress: Progress, data: Episodes, batches: Int[Array, "k seeds batch"], static: Any, settings: FitSettings
+    progress: Progress,
+    data: Episodes,
+    batches: Int[Array, "k seeds batch"],
+    static: Any,
+    settings: FitSettings,
+    own: bool = False,
 ) -> tuple[Progress, Terms]:
-    """Some iterations; also each term's mean over them, for each seed."""
+    """Some iterations; also each term's mean over them, for each seed.
+
+    The data are the same for all seeds; where each has its `own`, they have the seeds in front.
+    """
+    each = jax.vmap(lambda p, b, d: update(p, b, d, static, settings), in_axes=(0, 0, 0 if own else None))
 
     def step(progress: Progress, batch: Array) -> tuple[Progress, Terms]:
-        return jax.vmap(lambda p, b: update(p, b, data, static, settings))(progress, batch)
+        return each(progress, batch, data)
 
     progress, terms = jax.lax.scan(step, progress, batches)
     return progress, jax.tree.map(lambda x: jnp.nanmean(x, axis=0), terms)
@@ -178,21 +187,21 @@ def keep(new: Bool[Array, ""], this: Any, other: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(new, a, b), this, other)
 
 
-@partial(jax.jit, static_argnames=("static",))
-def validate(progress: Progress, data: Episodes, static: Any) -> Float[Array, " seeds"]:
+@partial(jax.jit, static_argnames=("static", "own"))
+def validate(progress: Progress, data: Episodes, static: Any, own: bool = False) -> Float[Array, " seeds"]:
     """Each seed's open-loop error, with the same draws of z_0 at every look."""
 
-    def error(params: Any, key: Array) -> Array:
+    def error(params: Any, key: Array, data: Episodes) -> Array:
         key = jax.random.fold_in(jax.random.wrap_key_data(key), LOOKS)
         episodes = data.batch_last()
         course = open_loop(eqx.combine(params, static), episodes, key)
         return state_error(course.obs, episodes.obs[1:], episodes.real)
 
-    return jax.vmap(error)(progress.params, progress.key)
+    return jax.vmap(error, in_axes=(0, 0, 0 if own else None))(progress.params, progress.key, data)
 
 
-@partial(jax.jit, static_argnames=("patience",))
-def look(progress: Progress, error: Float[Array, " seeds"], patience: int | None) -> Progress:
+@jax.jit
+def look(progress: Progress, error: Float[Array, " seeds"], patience: Int[Array, ""] | int | None) -> Progress:
     """Take note of a validation error: the best weights so far, and which seeds stop."""
     better = (error < progress.best_error) & progress.active
     stale = jnp.where(better, 0, progress.stale + progress.active.astype(jnp.int32))

@@ -1,0 +1,275 @@
+"""Actor-critic for controls in continuous time: DDPG, TD3 and SAC, whose discount is gamma^tau.
+
+DDPG (Lillicrap et al. 2016) is the paper's. TD3 (Fujimoto et al. 2018) adds a second critic, noise on the target's
+action and a slower actor; SAC (Haarnoja et al. 2018) an actor that draws its actions and is paid for their entropy.
+What they share stands here once. Actions are within [-1, 1], features and actions on the last axis.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from kairode.agents.dqn import Transition, td_target
+from kairode.agents.network import ReLUNetwork
+from kairode.errors import KairodeError, unknown
+
+KINDS = ("ddpg", "td3", "sac")
+LOG_STD = (-5.0, 2.0)
+"""Bounds of the log standard deviation of SAC's actions."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticSettings:
+    """How an actor and its critics are learned. The values are those of the paper's DDPG."""
+
+    kind: str = "ddpg"
+    """One of ddpg, td3, sac."""
+    hidden: tuple[int, int] = (64, 64)
+    """ReLU units of the two hidden layers of every network."""
+    actor_rate: float = 1e-4
+    """Adam's learning rate for the actor (and for SAC's temperature)."""
+    critic_rate: float = 1e-3
+    """And for the critics."""
+    batch: int = 128
+    """Transitions in an update."""
+    updates: int = 1
+    """Updates for each decision."""
+    capacity: int = 1_000_000
+    """Transitions in the replay."""
+    soft: float = 1e-3
+    """Share of the networks that goes into the target networks at every update."""
+    noise: float = 0.1
+    """Standard deviation of the exploration noise on every action (SAC explores by itself)."""
+    warmup: int = 15_000
+    """Random decisions before the first update."""
+    delay: int = 2
+    """TD3: updates of the critics for each of the actor and the targets."""
+    target_noise: float = 0.2
+    """TD3: noise on the target's action."""
+    target_cut: float = 0.5
+    """TD3: which is cut at this."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this while learning."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("actor-critic", self.kind, KINDS)
+        if not (len(self.hidden) == 2 and all(isinstance(n, int) and n >= 1 for n in self.hidden)):
+            raise KairodeError(f"hidden is the sizes of two layers, such as (64, 64), got {self.hidden}.")
+        for name in ("batch", "capacity", "delay", "warmup", "updates"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
+                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
+        for name in ("actor_rate", "critic_rate", "reward_scale"):
+            if not getattr(self, name) > 0:
+                raise KairodeError(f"{name} must be positive, got {getattr(self, name)}.")
+        for name in ("noise", "target_noise", "target_cut"):
+            if not getattr(self, name) >= 0:
+                raise KairodeError(f"{name} must not be negative, got {getattr(self, name)}.")
+        if not 0 < self.soft <= 1:
+            raise KairodeError(f"soft is a share, above 0 and at most 1, got {self.soft}.")
+
+    @property
+    def critics(self) -> int:
+        """How many there are."""
+        return 1 if self.kind == "ddpg" else 2
+
+    @property
+    def entropic(self) -> bool:
+        """Whether the actor draws its actions and is paid for their entropy."""
+        return self.kind == "sac"
+
+
+class Critic(eqx.Module):
+    """Q(s, a): the action enters the second layer."""
+
+    first: ReLUNetwork
+    rest: ReLUNetwork
+
+    @classmethod
+    def new(cls, features: int, actions: int, hidden: tuple[int, int], *, key: Key[Array, ""]) -> "Critic":
+        """With random weights."""
+        first_key, rest_key = jax.random.split(key)
+        return cls(
+            ReLUNetwork.new(features, hidden[0], key=first_key),
+            ReLUNetwork.new(hidden[0] + actions, hidden[1], 1, key=rest_key),
+        )
+
+    def __call__(self, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "*b"]:
+        """The value of an action."""
+        seen = jax.nn.relu(self.first(features))
+        return self.rest(jnp.concatenate([seen, action], axis=-1))[..., 0]
+
+
+class Networks(eqx.Module):
+    """An actor and its critics: what decides."""
+
+    actor: ReLUNetwork
+    """To tanh's arguments; for SAC to means and log standard deviations of them."""
+    critics: Critic
+    """Stacked."""
+
+
+class ActorCritic(eqx.Module):
+    """All that changes while learning, but for the replay."""
+
+    networks: Networks
+    target: Networks
+    log_temperature: Float[Array, "*n"]
+    """SAC's price of entropy."""
+    actor_state: Any
+    critic_state: Any
+    temperature_state: Any
+    updates: Int[Array, "*n"]
+
+
+def new_actor_critic(features: int, actions: int, settings: ActorCriticSettings, *, key: Key[Array, ""]) -> ActorCritic:
+    """Random weights; the targets are the same."""
+    actor_key, critic_key = jax.random.split(key)
+    outputs = 2 * actions if settings.entropic else actions
+    actor = ReLUNetwork.new(features, *settings.hidden, outputs, key=actor_key)
+    make = jax.vmap(lambda key: Critic.new(features, actions, settings.hidden, key=key))
+    networks = Networks(actor, make(jax.random.split(critic_key, settings.critics)))
+    zero = jnp.zeros(())
+    return ActorCritic(
+        networks,
+        networks,
+        zero,
+        optax.adam(settings.actor_rate).init(actor),
+        optax.adam(settings.critic_rate).init(networks.critics),
+        optax.adam(settings.actor_rate).init(zero),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def greedy(settings: ActorCriticSettings, actor: ReLUNetwork, features: Float[Array, "*b f"]) -> Float[Array, "*b act"]:
+    """pi(s), without any noise."""
+    out = actor(features)
+    return jnp.tanh(out[..., : out.shape[-1] // 2] if settings.entropic else out)
+
+
+def drawn(
+    actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
+) -> tuple[Float[Array, "*b act"], Float[Array, "*b"]]:
+    """SAC's action, tanh of a normal draw, and the logarithm of its density."""
+    mean, log_std = jnp.split(actor(features), 2, axis=-1)
+    log_std = jnp.clip(log_std, *LOG_STD)
+    noise = jax.random.normal(key, mean.shape)
+    raw = mean + jnp.exp(log_std) * noise
+    density = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
+    # log(1 - tanh(x)^2), without loss of digits.
+    squash = 2 * (math.log(2) - raw - jax.nn.softplus(-2 * raw))
+    return jnp.tanh(raw), (density - squash).sum(-1)
+
+
+def explore(
+    settings: ActorCriticSettings, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
+) -> Float[Array, "*b act"]:
+    """The action with the noise of exploration."""
+    if settings.entropic:
+        return drawn(actor, features, key=key)[0]
+    action = greedy(settings, actor, features)
+    return jnp.clip(action + settings.noise * jax.random.normal(key, action.shape), -1.0, 1.0)
+
+
+def value(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "*b"]:
+    """Q(s, a): the least that a critic says."""
+    return each(critics, features, action).min(0)
+
+
+def each(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "n *b"]:
+    """Q(s, a) of every critic."""
+    return jax.vmap(lambda critic: critic(features, action))(critics)
+
+
+def next_values(
+    agent: ActorCritic, settings: ActorCriticSettings, batch: Transition, *, key: Key[Array, ""]
+) -> Float[Array, " b"]:
+    """The value of what comes next, by the target networks."""
+    target, features = agent.target, batch.next_features
+    if settings.entropic:
+        action, density = drawn(agent.networks.actor, features, key=key)
+        return value(target.critics, features, action) - jnp.exp(agent.log_temperature) * density
+    action = greedy(settings, target.actor, features)
+    if settings.kind == "td3":
+        noise = settings.target_noise * jax.random.normal(key, action.shape)
+        action = jnp.clip(action + jnp.clip(noise, -settings.target_cut, settings.target_cut), -1.0, 1.0)
+    return value(target.critics, features, action)
+
+
+def critic_loss(critics: Critic, batch: Transition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
+    """Mean squared TD error, summed over the critics."""
+    errors = each(critics, batch.features, batch.action) - wanted[None]
+    return (errors**2).mean(1).sum()
+
+
+def actor_loss(
+    actor: ReLUNetwork,
+    critics: Critic,
+    temperature: Float[Array, ""],
+    settings: ActorCriticSettings,
+    batch: Transition,
+    *,
+    key: Key[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Minus the value of what it does (and of its entropy, for SAC); also the mean log density."""
+    if settings.entropic:
+        action, density = drawn(actor, batch.features, key=key)
+        return (temperature * density - value(critics, batch.features, action)).mean(), density.mean()
+    action = greedy(settings, actor, batch.features)
+    return -each(critics, batch.features, action)[0].mean(), jnp.zeros(())
+
+
+def improve_actor_critic(
+    agent: ActorCritic, settings: ActorCriticSettings, batch: Transition, *, key: Key[Array, ""]
+) -> tuple[ActorCritic, Bool[Array, ""]]:
+    """One update of critics and actor, where all is finite; and whether it was."""
+    next_key, actor_key = jax.random.split(key)
+    critics, actor = agent.networks.critics, agent.networks.actor
+    wanted = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
+    loss, slope = jax.value_and_grad(critic_loss)(critics, batch, jax.lax.stop_gradient(wanted))
+    change, critic_state = optax.adam(settings.critic_rate).update(slope, agent.critic_state)
+    critics = optax.apply_updates(critics, change)
+
+    temperature = jnp.exp(agent.log_temperature)
+    (worth, density), slope = jax.value_and_grad(actor_loss, has_aux=True)(
+        actor, critics, temperature, settings, batch, key=actor_key
+    )
+    change, actor_state = optax.adam(settings.actor_rate).update(slope, agent.actor_state)
+    networks = Networks(optax.apply_updates(actor, change), critics)
+    moved = ActorCritic(
+        networks,
+        jax.tree.map(lambda target, new: target + settings.soft * (new - target), agent.target, networks),
+        agent.log_temperature,
+        actor_state,
+        critic_state,
+        agent.temperature_state,
+        agent.updates + 1,
+    )
+    if settings.entropic:
+        moved = _with_temperature(moved, settings, density, batch.action.shape[-1])
+    if settings.kind == "td3":  # the actor and the targets move less often than the critics
+        held = dataclasses.replace(
+            agent, networks=Networks(actor, critics), critic_state=critic_state, updates=moved.updates
+        )
+        moved = _where(agent.updates % settings.delay == 0, moved, held)
+    sane = jnp.isfinite(loss) & jnp.isfinite(worth)
+    return _where(sane, moved, agent), sane
+
+
+def _with_temperature(
+    agent: ActorCritic, settings: ActorCriticSettings, density: Float[Array, ""], actions: int
+) -> ActorCritic:
+    """SAC's temperature is learned: the entropy should be about minus one for each control."""
+    slope = -jnp.exp(agent.log_temperature) * (density - actions)
+    change, state = optax.adam(settings.actor_rate).update(slope, agent.temperature_state)
+    return dataclasses.replace(agent, log_temperature=agent.log_temperature + change, temperature_state=state)
+
+
+def _where(yes: Bool[Array, ""], new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, old)

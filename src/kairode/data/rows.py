@@ -1,0 +1,67 @@
+"""What controls did, as rows of numbers: one array serves the replay on the device, models' data and checkpoints."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kairode.envs.core import Spec
+
+
+class Row(NamedTuple):
+    """One decision: what was seen, done, earned and seen next; any leading axes."""
+
+    shown: Any
+    next_shown: Any
+    control: Any
+    reward: Any
+    tau: Any
+    terminated: Any
+    """1 where the process ended."""
+    first: Any
+    """1 at an episode's first decision."""
+
+
+def width(spec: Spec) -> int:
+    """Numbers in a row."""
+    return 2 * len(spec.observations) + spec.actions.n + 4
+
+
+def pack(row: Row) -> np.ndarray:
+    """As one array, fields behind each other on the last axis."""
+    scalars = [np.asarray(x, np.float32)[..., None] for x in row[3:]]
+    return np.concatenate([row.shown, row.next_shown, row.control, *scalars], axis=-1).astype(np.float32)
+
+
+def unpack(spec: Spec, rows: Any) -> Row:
+    """The inverse of `pack`, for NumPy and JAX arrays."""
+    d = len(spec.observations)
+    scalars = (rows[..., i] for i in range(-4, 0))
+    return Row(rows[..., :d], rows[..., d : 2 * d], rows[..., 2 * d : -4], *scalars)
+
+
+class Pieces(NamedTuple):
+    """Stretches of episodes, padded: [piece, decision, ..]; observations one more than decisions."""
+
+    shown: np.ndarray
+    control: np.ndarray
+    tau: np.ndarray
+    real: np.ndarray
+    """Which decisions are not padding."""
+    episode: np.ndarray
+    """Which episode a piece is of, [piece]."""
+
+
+def cut(spec: Spec, rows: np.ndarray, most: int) -> Pieces:
+    """Cut what happened, in order, into pieces of at most so many decisions, none across the end of an episode."""
+    row = unpack(spec, rows)
+    first = row.first > 0
+    first[:1] = True
+    episode = np.cumsum(first) - 1
+    number = np.arange(len(rows)) - np.flatnonzero(first)[episode]
+    begins = np.flatnonzero(number % most == 0)
+    lengths = np.diff(np.append(begins, len(rows)))
+    steps = np.minimum(np.arange(most), lengths[:, None] - 1)  # behind a piece's end, its last decision again
+    index = begins[:, None] + steps
+    real = np.arange(most) < lengths[:, None]
+    shown = np.concatenate([row.shown[begins][:, None], row.next_shown[index]], axis=1)
+    return Pieces(shown, row.control[index], row.tau[index], real, episode[begins])

@@ -1,0 +1,344 @@
+"""`kairode run hopper`: planning with the learned model inside the loop, the paper's algorithm 3."""
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kairode.agents.actor_critic import ActorCriticSettings
+from kairode.agents.evaluate import evaluate
+from kairode.data.files import check_target
+from kairode.data.policy import Policy
+from kairode.envs import make
+from kairode.envs.core import Continuous
+from kairode.errors import KairodeError, Stopped
+from kairode.experiments.crew import FREE, Crew, Ended, Ways
+from kairode.experiments.fitting import same_config
+from kairode.experiments.presets import preset
+from kairode.experiments.record import record, save
+from kairode.models.zoo import Sizes, check_model
+from kairode.planning.mpc import PlanSettings
+from kairode.training import checkpoint
+from kairode.training.fit import FitSettings
+from kairode.training.loop import interrupts
+from kairode.training.losses import Weights
+
+SAVE_SECONDS = 60.0
+"""Least time between two checkpoints; more where one takes long."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """What to do."""
+
+    env: str = "hopper"
+    """Name of the environment."""
+    model: str = "latent-ode"
+    """Name of the dynamics model to plan with; free for none."""
+    decisions: int = 100_000
+    """Real decisions of each seed, the random ones included."""
+    seeds: int = 1
+    """Seeds side by side."""
+    seed: int = 0
+    """The first of them."""
+    epoch: int = 5000
+    """Decisions between two fits of the model."""
+    agent: ActorCriticSettings = dataclasses.field(default_factory=ActorCriticSettings)
+    plan: PlanSettings = dataclasses.field(default_factory=PlanSettings)
+    sizes: Sizes = dataclasses.field(default_factory=Sizes)
+    fit: FitSettings = dataclasses.field(default_factory=FitSettings)
+    most_passes: int = 60
+    """Through the data, in one fit."""
+    changes: bool = True
+    """Whether agent and model see what the root's x changed by since the last decision, not where it is; the paper's
+    see where it is."""
+    test: int = 10
+    """Episodes of the last test, of each seed."""
+    setting: str = "ours"
+    """Of the environment: ours or paper."""
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the environment that differ from its setting."""
+
+    def __post_init__(self) -> None:
+        for name in ("decisions", "seeds", "epoch", "most_passes", "test"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= 1):
+                raise KairodeError(f"--{name.replace('_', '-')} must be a whole number of at least 1, got {value}.")
+        if not (isinstance(self.seed, int) and self.seed >= 0):
+            raise KairodeError(f"--seed must be a whole number, 0 or more, got {self.seed}.")
+        if self.model != FREE:
+            check_model(self.model)
+        if self.decisions <= self.agent.warmup:
+            raise KairodeError(
+                f"--decisions must be more than the {self.agent.warmup:,} random ones that come first, got "
+                f"{self.decisions:,}."
+            )
+
+    @property
+    def ways(self) -> Ways:
+        """How the crew learns."""
+        return Ways(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_passes)
+
+
+QUICK = {
+    "pendulum": {
+        "agent": ActorCriticSettings(
+            hidden=(128, 128), actor_rate=1e-3, critic_rate=1e-3, soft=5e-3, warmup=1000, reward_scale=0.1, noise=0.2
+        ),
+        "plan": PlanSettings(sequences=200, best=10, noise=0.3),
+        "epoch": 1000,
+        "decisions": 10_000,
+    }
+}
+"""Where an environment wants other values than the paper's."""
+
+
+def usual(env: str, model: str, **given: Any) -> Control:
+    """The config that belongs to an environment, with what is given (None stands for what is usual)."""
+    given = {name: value for name, value in given.items() if value is not None}
+    own = dict(QUICK.get(env, {}))
+    if model == FREE and env not in QUICK:
+        own["decisions"] = 400_000
+    fitted = preset(env)
+    settings = dataclasses.replace(fitted.settings, pieces=10, patience=15)
+    chosen = {"sizes": fitted.sizes, "fit": settings, **own, **given}
+    return Control(env, model, **chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlReport:
+    """What the loop tells whoever watches it."""
+
+    decisions: int
+    wanted: int
+    phase: str
+    """random, fitting or acting."""
+    returns: list[float]
+    """Mean of each seed's latest episodes (NaN before the first)."""
+    plan_ms: float
+    """Milliseconds to decide, all seeds together, lately."""
+    rate: float
+    """Decisions a second, all seeds together, lately."""
+    model_error: list[float]
+
+
+Tell = Callable[[ControlReport], None]
+
+
+def run_control(config: Control, folder: Path, tell: Tell = lambda report: None) -> dict[str, Any]:
+    """Do what the config says in a folder of its own, or go on with what is there."""
+    env = make(config.env, setting=config.setting, **config.fields)
+    if not isinstance(env.task.spec.actions, Continuous):
+        raise KairodeError(f"actor-critics are for controls; the actions of '{config.env}' have names.")
+    check_target(folder / "config.json")
+    same_config(config, folder, free=("decisions", "test"))  # more decisions go on from where fewer ended
+    save(folder / "config.json", dataclasses.asdict(config))
+    path = folder / "record.json"
+    if path.exists():
+        made = json.loads(path.read_text())
+        if made["config"] == json.loads(json.dumps(dataclasses.asdict(config))):
+            return made
+    run = _Run(config, env, folder, tell)
+    try:
+        run.go()
+        return run.finish()
+    finally:
+        run.crew.close()
+
+
+class _Run:
+    """The loop around a crew: epochs, checkpoints, interrupts, figures."""
+
+    def __init__(self, config: Control, env: Any, folder: Path, tell: Tell) -> None:
+        self.config, self.env, self.folder, self.tell = config, env, folder, tell
+        seeds = list(range(config.seed, config.seed + config.seeds))
+        self.crew = Crew(env, config.ways, seeds, config.decisions)
+        self.ended: list[Ended] = []
+        self.fits: list[dict[str, Any]] = []
+        self.earlier = 0.0
+        self.started = self.saved = time.perf_counter()
+        self.save_takes = 0.0
+        self.errors: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far, earlier processes included."""
+        return self.earlier + time.perf_counter() - self.started
+
+    def go(self) -> None:
+        """From the last checkpoint, or the beginning, to the last decision."""
+        crew, config = self.crew, self.config
+        if not self._resumed():
+            self.ended += crew.warm_up(lambda done: self._say("random", done))
+        with interrupts() as asked:
+            while crew.decisions < config.decisions:
+                since = crew.decisions - config.agent.warmup
+                if since % config.epoch == 0 and since // config.epoch == crew.epoch:
+                    self._say("fitting", crew.decisions)
+                    self.fits.append({"decisions": crew.decisions, **crew.begin_epoch()})
+                    self.errors = self.fits[-1].get("model_error", [])
+                    self._mark()
+                self.ended += crew.turn()
+                if crew.decisions % 100 == 0:
+                    self._say("acting", crew.decisions)
+                    due = time.perf_counter() - self.saved > max(SAVE_SECONDS, 20 * self.save_takes)
+                    if due or asked():
+                        self._keep()
+                    if asked() and crew.decisions < config.decisions:
+                        raise Stopped(
+                            f"interrupted after {crew.decisions:,} decisions, saved. The same command goes on from "
+                            f"there: {command(config, self.folder)}"
+                        )
+            self._keep()
+
+    def finish(self) -> dict[str, Any]:
+        """Test, and write down what came out."""
+        config = self.config
+        policies = self.crew.policies()
+        save_policies(self.folder, config, policies)
+        tests = [evaluate(self.env, policy, episodes=config.test).figures() for policy in policies]
+        chance = evaluate(self.env, None, episodes=100).figures()
+        figures = {
+            "tests": tests,
+            "return": float(np.mean([test["return"] for test in tests])),
+            "return_std": float(np.std([test["return"] for test in tests])),
+            "random": chance,
+            "curve": curve(config, self.ended),
+            "fits": self.fits,
+            "skipped": np.asarray(self.crew.mind.skipped).tolist(),
+            "spent": {name: round(seconds, 1) for name, seconds in self.crew.spent.items()},
+        }
+        made = record("control", config, figures, command=command(config), seconds=self.seconds)
+        save(self.folder / "record.json", made)
+        return made
+
+    def _resumed(self) -> bool:
+        """Whether there was a checkpoint, which the crew then stands at."""
+        if not checkpoint.exists(self.folder):
+            return False
+        about = checkpoint.describe(self.folder)
+        arrays = checkpoint.load(self.folder, self.crew.like(about["decisions"]))
+        self.crew.restore(arrays, about["decisions"], about["epoch"])
+        self.crew.spent = about["spent"]
+        self.ended, self.fits = [Ended(*entry) for entry in about["ended"]], about["fits"]
+        self.errors = self.fits[-1].get("model_error", []) if self.fits else []
+        self.earlier = about["seconds"]
+        self._mark()
+        return True
+
+    def _keep(self) -> None:
+        """Write a checkpoint."""
+        begun, crew = time.perf_counter(), self.crew
+        checkpoint.save(
+            self.folder,
+            crew.arrays(),
+            decisions=crew.decisions,
+            epoch=crew.epoch,
+            ended=self.ended,
+            fits=self.fits,
+            seconds=round(self.seconds, 2),
+            spent=crew.spent,
+        )
+        self.saved = time.perf_counter()
+        self.save_takes = self.saved - begun
+
+    def _mark(self) -> None:
+        """From here on rates are measured."""
+        self.mark = (time.perf_counter(), self.crew.decisions, self.crew.spent["planning"])
+
+    def _say(self, phase: str, done: int) -> None:
+        count = self.config.seeds
+        if phase == "random":
+            self.tell(ControlReport(done, self.config.decisions, phase, [], 0.0, 0.0, []))
+            return
+        latest = [[e.earned for e in self.ended[-200:] if e.seed == i][-5:] for i in range(count)]
+        returns = [float(np.mean(some)) if some else float("nan") for some in latest]
+        plan = rate = 0.0
+        if phase == "acting" and done > self.mark[1]:
+            turns = done - self.mark[1]
+            plan = 1e3 * (self.crew.spent["planning"] - self.mark[2]) / turns
+            rate = count * turns / (time.perf_counter() - self.mark[0])
+        self.tell(ControlReport(done, self.config.decisions, phase, returns, plan, rate, self.errors))
+
+
+def curve(config: Control, ended: list[Ended]) -> list[dict[str, Any]]:
+    """Mean return of the episodes that ended in each epoch, for every seed (None where none did); first the random."""
+    warmup, found = config.agent.warmup, []
+    marks = [warmup, *range(warmup + config.epoch, config.decisions + config.epoch, config.epoch)]
+    for low, high in zip([0, *marks[:-1]], marks, strict=True):
+        mine = [[e.earned for e in ended if e.seed == i and low < e.decision <= high] for i in range(config.seeds)]
+        returns = [float(np.mean(some)) if some else None for some in mine]
+        found.append({"decisions": min(high, config.decisions), "return": returns, "episodes": [len(s) for s in mine]})
+    return found
+
+
+def command(config: Control, folder: Path | None = None) -> str:
+    """The command that makes the run again."""
+    base, now = dataclasses.asdict(usual(config.env, config.model)), dataclasses.asdict(config)
+    words = ["kairode", "run", config.env, "--model", config.model]
+    for name in ("decisions", "seeds", "seed", "test"):
+        if now[name] != base[name]:
+            words += [f"--{name}", str(now[name])]
+    if config.agent.kind != "ddpg":
+        words += ["--agent", config.agent.kind]
+    if not config.changes:
+        words += ["--places"]
+    if config.plan.rounds != base["plan"]["rounds"]:
+        words += ["--plan-rounds", str(config.plan.rounds)]
+    if config.sizes.solver != base["sizes"]["solver"]:
+        words += ["--solver", config.sizes.solver]
+    if config.setting != "ours":
+        words += ["--setting", config.setting]
+    if config.fields:
+        words += ["--set", *(f"{name}={json.dumps(value)}" for name, value in config.fields.items())]
+    return shlex.join([*words, *([] if folder is None else ["--out", str(folder)])])
+
+
+NAME = "pilots"
+
+
+def save_policies(folder: Path, config: Control, policies: list[Policy]) -> None:
+    """Every seed's policy: networks, statistics, model."""
+    stacked = jax.tree.map(lambda *x: np.stack(x), *[eqx.filter(policy, eqx.is_array) for policy in policies])
+    checkpoint.save(folder, stacked, NAME, seeds=len(policies))
+
+
+def read_config(folder: str | Path) -> Control:
+    """The config of a run's folder."""
+    path = Path(folder) / "config.json"
+    try:
+        given = json.loads(path.read_text())
+        agent, fit = dict(given["agent"]), dict(given["fit"])
+        agent["hidden"] = tuple(agent["hidden"])
+        fit["weights"] = Weights(**fit["weights"])
+        parts = {
+            "agent": ActorCriticSettings(**agent),
+            "plan": PlanSettings(**given["plan"]),
+            "sizes": Sizes(**given["sizes"]),
+            "fit": FitSettings(**fit),
+        }
+        return Control(**{**given, **parts})
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise KairodeError(f"{path} is not of a run with controls: give a folder of `kairode run hopper`.") from error
+
+
+def load_policies(folder: str | Path) -> list[Policy]:
+    """The policies of a run that ended, one for each seed."""
+    config = read_config(folder)
+    if not checkpoint.exists(folder, NAME):
+        raise KairodeError(f"the run in {folder} has not ended: give its command again, which goes on from there.")
+    env = make(config.env, setting=config.setting, **config.fields)
+    crew = Crew(env, config.ways, list(range(config.seed, config.seed + config.seeds)), 1)
+    crew.close()
+    like = crew.policies()
+    arrays = [eqx.filter(policy, eqx.is_array) for policy in like]
+    found = checkpoint.load(folder, jax.tree.map(lambda *x: np.stack(x), *arrays), NAME)
+    rest = eqx.filter(like[0], eqx.is_array, inverse=True)
+    return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), rest) for i in range(config.seeds)]

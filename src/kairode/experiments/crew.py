@@ -1,0 +1,394 @@
+"""Several seeds steering side by side: their environments stepped together on the host, their minds on the device.
+
+The loop of the paper's algorithm 3, in parts: `warm_up` (random decisions), `begin_epoch` (statistics, models, new
+episodes) and `turn` (plan, act, store, update). `control.py` calls them and keeps the records.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.actor_critic import (
+    ActorCritic,
+    ActorCriticSettings,
+    Networks,
+    improve_actor_critic,
+    new_actor_critic,
+)
+from kairode.agents.dqn import Transition
+from kairode.agents.pilot import Pilot, actions, controls
+from kairode.agents.sight import Sight
+from kairode.data.policy import Policy
+from kairode.data.replay import Replay, add, empty, sample
+from kairode.data.rows import Pieces, Row, cut, pack, unpack, width
+from kairode.envs.core import Environment, Spec, Task
+from kairode.envs.fleet import Fleet
+from kairode.envs.fleet_host import HostFleet
+from kairode.envs.fleet_jax import JaxFleet
+from kairode.envs.host import HostEnvironment
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import Episodes
+from kairode.models.zoo import Sizes, build
+from kairode.planning.mpc import Learned, Planner, PlanSettings
+from kairode.training.fit import FitSettings, Progress
+from kairode.training.fit import begin as begin_fit
+from kairode.training.refit import Shares, refit
+from kairode.trees import one
+
+FREE = "free"
+"""In place of a model's name: no model, the actor acts alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ways:
+    """How a crew learns."""
+
+    model: str
+    """Name of the dynamics model, or free."""
+    agent: ActorCriticSettings
+    plan: PlanSettings
+    sizes: Sizes
+    fit: FitSettings
+    changes: bool
+    """Whether relative variables (the root's x) are seen by their changes; the paper shows them as they are."""
+    most_passes: int
+    """Through the data, in one refit."""
+
+
+class Mind(eqx.Module):
+    """What a seed has learned and lived through; seeds in front of every array."""
+
+    agent: ActorCritic
+    replay: Replay
+    """Of packed rows, in order."""
+    skipped: Any
+    """Updates that were not finite."""
+
+
+class Calls(NamedTuple):
+    """What is compiled, for all seeds at once."""
+
+    decide: Callable[..., Any]
+    learn: Callable[..., Mind]
+
+
+class Ended(NamedTuple):
+    """An episode that came to its end."""
+
+    seed: int
+    """Index of the seed."""
+    decision: int
+    """How many decisions the seed had taken by then."""
+    earned: float
+    length: int
+
+
+def policy_of(
+    ways: Ways, task: Task, networks: Networks, sight: Sight, model: DynamicsModel | None, explores: bool
+) -> Policy:
+    """How one seed acts: it plans in its model, or without one follows its actor."""
+    if model is None:
+        return Pilot(networks, sight, ways.agent, task.spec, explores)
+    return Planner(Learned(model, sight), task, networks, sight, ways.agent, ways.plan)
+
+
+def compiled(ways: Ways, task: Task, static: Any) -> Calls:
+    """One call that acts for all seeds, one that stores and updates for all."""
+    spec, settings = task.spec, ways.agent
+
+    def acting(networks: Any, sight: Any, params: Any, memory: Any, obs: Any, elapsed: Any, data: Any, k: Any) -> Any:
+        model = None if params is None else eqx.combine(params, static)
+        policy = policy_of(ways, task, networks, sight, model, explores=True)
+        key = jax.random.fold_in(jax.random.wrap_key_data(data), k)
+        start_key, act_key = jax.random.split(key)
+        fresh = policy.start(key=start_key)
+        memory = fresh if memory is None else jax.tree.map(lambda a, b: jnp.where(elapsed == 0, a, b), fresh, memory)
+        return policy.act(memory, obs, elapsed, key=act_key)
+
+    def learning(mind: Mind, sight: Sight, row: Any, data: Any, k: Any) -> Mind:
+        mind = dataclasses.replace(mind, replay=add(mind.replay, row[None]))
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(data), 1), k)
+
+        def update(mind: Mind, key: Any) -> tuple[Mind, None]:
+            draw_key, update_key = jax.random.split(key)
+            batch = transitions(spec, settings, sight, sample(mind.replay, settings.batch, key=draw_key))
+            agent, sane = improve_actor_critic(mind.agent, settings, batch, key=update_key)
+            return dataclasses.replace(mind, agent=agent, skipped=mind.skipped + ~sane), None
+
+        if settings.updates == 1:
+            return update(mind, key)[0]
+        return jax.lax.scan(update, mind, jax.random.split(key, settings.updates))[0]
+
+    many = (0, 0, 0, 0, None)
+    return Calls(
+        decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
+        learn=jax.jit(jax.vmap(learning, in_axes=many), donate_argnums=0),
+    )
+
+
+def transitions(spec: Spec, settings: ActorCriticSettings, sight: Sight, rows: Any) -> Transition:
+    """Rows as an agent sees them: normalised by today's statistics, with the discount gamma^tau."""
+    row = unpack(spec, rows)
+    return Transition(
+        sight.features(row.shown),
+        actions(spec, row.control),
+        row.reward * settings.reward_scale,
+        spec.discount ** (row.tau / spec.tick) * (1.0 - row.terminated),
+        sight.features(row.next_shown),
+    )
+
+
+class Crew:
+    """The seeds, where they stand."""
+
+    def __init__(self, env: Environment | HostEnvironment, ways: Ways, seeds: list[int], capacity: int) -> None:
+        self.env, self.ways, self.seeds, self.task = env, ways, seeds, env.task
+        self.spec, count = self.task.spec, len(seeds)
+        self.fleet: Fleet = JaxFleet(env, count) if isinstance(env, Environment) else HostFleet(env, count)
+        self.data = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
+        keys = jax.vmap(lambda data: jax.random.fold_in(jax.random.wrap_key_data(data), 2))(self.data)
+        features, controls_n = len(self.spec.observations), self.spec.actions.n
+        capacity = min(capacity, ways.agent.capacity)
+        mind = Mind(
+            jax.vmap(lambda key: new_actor_critic(features, controls_n, ways.agent, key=key))(keys),
+            jax.vmap(lambda _: empty(capacity, jnp.zeros(width(self.spec))))(jnp.arange(count)),
+            jnp.zeros(count, jnp.int32),
+        )
+        self.mind = jax.tree.map(jnp.copy, mind)  # each array its own: an update takes them over
+        new = Sight.new(self.spec, ways.changes)
+        self.sight = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), new)
+        self.progress: Progress | None = None
+        static: Any = None
+        if ways.model != FREE:
+            make = eqx.filter_vmap(lambda key: build(ways.model, self.spec, ways.sizes, key=key))
+            models = make(jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in seeds]))
+            static = eqx.filter(models, eqx.is_array, inverse=True)
+            self.progress = begin_fit(models, ways.fit, seeds)
+        self.static = static
+        self.calls = compiled(ways, self.task, static)
+        self.decisions = 0
+        """Taken by every seed."""
+        self.epoch = 0
+        self.memory: Any = None
+        self.obs = np.zeros((count, features), np.float32)
+        self.shown = self.obs
+        self.elapsed = np.zeros(count, np.float32)
+        self.episode = np.zeros(count, np.int64)
+        self.earned, self.length = np.zeros(count), np.zeros(count, np.int64)
+        self.spent = dict.fromkeys(("planning", "physics", "learning", "fitting"), 0.0)
+        """Seconds, as the host saw them: what the device does meanwhile is counted where the host waits for it."""
+
+    def warm_up(self, tell: Callable[[int], None] = lambda done: None) -> list[Ended]:
+        """Random decisions, which nothing is learned from yet."""
+        count, wanted = len(self.seeds), self.ways.agent.warmup
+        drawn = [np.random.default_rng([seed, 1]).uniform(-1, 1, (wanted, self.spec.actions.n)) for seed in self.seeds]
+        random = np.asarray(controls(self.spec, np.stack(drawn, axis=1).astype(np.float32)))
+        rows = np.zeros((count, wanted, width(self.spec)), np.float32)
+        ended = []
+        self.begin_episodes(np.ones(count, bool))
+        for k in range(wanted):
+            rows[:, k], new = self._step(random[k])
+            ended += new
+            if k % 100 == 99:
+                tell(k + 1)
+        kept = rows[:, -self.mind.replay.items.shape[1] :]
+        replay = jax.vmap(add)(self.mind.replay, jnp.asarray(kept))
+        self.mind = dataclasses.replace(self.mind, replay=replay)
+        self._see(rows)
+        return ended
+
+    def begin_epoch(self) -> dict[str, Any]:
+        """Statistics and models take in what happened; episodes begin anew, as algorithm 3 has it. What was fitted."""
+        started = time.perf_counter()
+        figures: dict[str, Any] = {}
+        if self.epoch and self.decisions > self.ways.agent.warmup:
+            self._see(self._latest())
+        if self.progress is not None:
+            patience = max((self.ways.fit.patience or 15) - self.epoch, 3)
+            settings = dataclasses.replace(self.ways.fit, patience=patience)
+            found = refit(
+                self.progress,
+                self.static,
+                settings,
+                self._shares(),
+                self.seeds,
+                number=self.epoch,
+                most=self.ways.most_passes,
+            )
+            self.progress = found.progress
+            figures = {"model_error": found.error, "passes": found.epochs}
+        self.epoch += 1
+        self.begin_episodes(np.ones(len(self.seeds), bool))
+        self.spent["fitting"] += time.perf_counter() - started
+        return figures
+
+    def turn(self, wait: bool = False) -> list[Ended]:
+        """One decision of every seed; the episodes that it ended.
+
+        With `wait` the update is waited for, so that its time is told apart; otherwise the device goes on with it while
+        the host does something else.
+        """
+        clock = time.perf_counter()
+        params = None if self.progress is None else self.progress.params
+        networks = self.mind.agent.networks
+        control, self.memory = self.calls.decide(
+            networks, self.sight, params, self.memory, self.obs, self.elapsed, self.data, self.decisions
+        )
+        control = np.asarray(control)
+        planned = time.perf_counter()
+        rows, ended = self._step(control)
+        stepped = time.perf_counter()
+        self.mind = self.calls.learn(self.mind, self.sight, rows, self.data, self.decisions)
+        if wait:
+            jax.block_until_ready(self.mind)
+        for name, seconds in (
+            ("planning", planned - clock),
+            ("physics", stepped - planned),
+            ("learning", time.perf_counter() - stepped),
+        ):
+            self.spent[name] += seconds
+        return ended
+
+    def begin_episodes(self, which: np.ndarray) -> None:
+        """New episodes where marked: their random numbers follow from seed and episode alone."""
+        index = np.flatnonzero(which)
+        states = [np.random.SeedSequence([self.seeds[i], int(self.episode[i])]).generate_state(1) for i in index]
+        obs = self.fleet.reset([int(state[0]) for state in states], index.tolist())
+        self.episode[index] += 1
+        self.earned[index], self.length[index], self.elapsed[index] = 0.0, 0, 0.0
+        mark = which[:, None]
+        self.obs = np.where(mark, obs, self.obs)
+        self.shown = np.where(mark, self.sight.seen(self.obs, self.obs, np.ones(len(which), bool)), self.shown)
+
+    def policies(self) -> list[Policy]:
+        """Every seed's policy as it stands, without the noise of exploration."""
+        found = []
+        for i in range(len(self.seeds)):
+            model = None if self.progress is None else eqx.combine(one(self.progress.params, i), self.static)
+            parts = one(self.mind.agent.networks, i), one(self.sight, i)
+            found.append(policy_of(self.ways, self.task, *parts, model, explores=False))
+        return found
+
+    def arrays(self) -> dict[str, Any]:
+        """All that changes, to be saved; the replay without what is still empty."""
+        size = min(self.decisions, self.mind.replay.items.shape[1])
+        mind = dataclasses.replace(
+            self.mind, replay=dataclasses.replace(self.mind.replay, items=self.mind.replay.items[:, :size])
+        )
+        host = {name: getattr(self, name) for name in ("obs", "shown", "elapsed", "episode", "earned", "length")}
+        return {
+            "mind": mind,
+            "sight": self.sight,
+            "progress": self.progress,
+            "memory": self.memory,
+            "host": host,
+            "fleet": self.fleet.snapshot(),
+        }
+
+    def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> None:
+        """Go on from what was saved."""
+        self.decisions, self.epoch = decisions, epoch
+        kept: Mind = arrays["mind"]
+        items = self.mind.replay.items.at[:, : kept.replay.items.shape[1]].set(kept.replay.items)
+        self.mind = dataclasses.replace(kept, replay=dataclasses.replace(kept.replay, items=items))
+        self.sight, self.progress, self.memory = arrays["sight"], arrays["progress"], arrays["memory"]
+        for name, value in arrays["host"].items():
+            setattr(self, name, np.array(value, getattr(self, name).dtype))
+        self.fleet.restore({name: np.asarray(value) for name, value in arrays["fleet"].items()})
+
+    def like(self, decisions: int) -> dict[str, Any]:
+        """Arrays of the shapes that `arrays` has after so many decisions."""
+        self.begin_episodes(np.ones(len(self.seeds), bool))
+        params = None if self.progress is None else self.progress.params
+        decide = (self.mind.agent.networks, self.sight, params, None, self.obs, self.elapsed, self.data, 0)
+        shapes = jax.eval_shape(self.calls.decide, *decide)[1]
+        self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        self.decisions = decisions
+        return self.arrays()
+
+    def close(self) -> None:
+        """Give back the simulations."""
+        self.fleet.close()
+
+    def _step(self, control: np.ndarray) -> tuple[np.ndarray, list[Ended]]:
+        """Hold the controls; the rows of what happened, and what ended."""
+        first = self.elapsed == 0
+        step = self.fleet.step(control)
+        self.decisions += 1
+        nothing = np.zeros(len(self.seeds), bool)
+        after = self.sight.seen(step.obs, self.obs, nothing)
+        rows = pack(Row(self.shown, after, control, step.reward, step.tau, step.terminated, first))
+        self.obs, self.shown, self.elapsed = step.obs, after, step.tau.astype(np.float32)
+        self.earned += step.reward
+        self.length += 1
+        over = step.terminated | step.truncated
+        ended = [
+            Ended(int(i), self.decisions, float(self.earned[i]), int(self.length[i])) for i in np.flatnonzero(over)
+        ]
+        if ended:
+            self.begin_episodes(over)
+        return rows, ended
+
+    def _see(self, rows: np.ndarray) -> None:
+        """Take what was seen into the statistics."""
+        shown = jnp.asarray(unpack(self.spec, rows).shown)
+        self.sight = jax.vmap(lambda sight, x: sight.with_more(x))(self.sight, shown)
+
+    def _rows(self) -> np.ndarray:
+        """All that is remembered, in order: [seed, decision, number]."""
+        items, capacity = np.asarray(self.mind.replay.items), self.mind.replay.items.shape[1]
+        if self.decisions <= capacity:
+            return items[:, : self.decisions]
+        return np.roll(items, -(self.decisions % capacity), axis=1)
+
+    def _latest(self) -> np.ndarray:
+        """What was added since the statistics were last renewed."""
+        new = self.decisions - int(self.sight.statistics.count[0])
+        return self._rows()[:, -new:]
+
+    def _shares(self) -> Shares:
+        """Pieces for fitting, nine parts of the episodes to fit to and one held back, normalised."""
+        found = [cut(self.spec, rows, self.ways.fit.pieces or 10) for rows in self._rows()]
+        held = [_held_back(pieces) for pieces in found]
+        most = self.mind.replay.items.shape[1] / (self.ways.fit.pieces or 10)
+        train_size = max(_power(1.3 * most), *(_power((~mask).sum()) for mask in held))
+        valid_size = max(_power(0.13 * most), *(_power(mask.sum()) for mask in held))
+        train = [self._episodes(i, p, ~mask, train_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
+        valid = [self._episodes(i, p, mask, valid_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
+
+        def stacked(parts: list[Episodes]) -> Episodes:
+            return jax.tree.map(lambda *x: jnp.stack(x), *parts)
+
+        return Shares(stacked(train), stacked(valid), [int((~mask).sum()) for mask in held])
+
+    def _episodes(self, seed: int, pieces: Pieces, mask: np.ndarray, size: int) -> Episodes:
+        """Some of a seed's pieces as its model sees them, padded with empty ones."""
+        sight, spare = one(self.sight, seed), size - int(mask.sum())
+
+        def padded(x: np.ndarray) -> Any:
+            return jnp.asarray(np.pad(x[mask], [(0, spare), *[(0, 0)] * (x.ndim - 1)]))
+
+        return Episodes(
+            obs=sight.features(padded(pieces.shown)),
+            action=padded(pieces.control),
+            tau=padded(pieces.tau / np.float32(self.spec.tick)),
+            real=padded(pieces.real),
+        )
+
+
+def _held_back(pieces: Pieces) -> np.ndarray:
+    """Every tenth episode is for validation, always the same ones; of few episodes, every tenth piece."""
+    if pieces.episode[-1] < 9:
+        return np.arange(len(pieces.episode)) % 10 == 4
+    return pieces.episode % 10 == 4
+
+
+def _power(number: float) -> int:
+    """The next power of two."""
+    return 1 << max(int(np.ceil(number)) - 1, 0).bit_length()

@@ -1,0 +1,265 @@
+"""Model predictive control with an actor and a critic: the planning of the paper's algorithm 3.
+
+Sequences of actions are drawn around the actor's, rolled through a model and its timer, and judged by the task's reward
+discounted by the time that passes, with the critic's value at the end. The action is the mean of the best ones' first.
+
+Inside, sequences lie on the last axis of every array ([feature, sequence]), as the models' networks want them.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from kairode.agents.actor_critic import ActorCriticSettings, Networks, greedy, value
+from kairode.agents.pilot import controls
+from kairode.agents.sight import Sight
+from kairode.data.policy import Memory, Policy
+from kairode.envs.core import Action, Environment, Obs, Task, Tau
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.timer import NoTimer
+
+Sequences = Float[Array, "_ k"]
+"""A quantity of every sequence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanSettings:
+    """How a plan is made. The values are those of the paper."""
+
+    sequences: int = 1000
+    """Sequences tried, K."""
+    horizon: int = 10
+    """Decisions in each, H."""
+    noise: float = 0.1
+    """Standard deviation of what is added to the actor's actions."""
+    best: int = 50
+    """The action is the mean of the first actions of so many best sequences."""
+    rounds: int = 1
+    """From two on, the next sequences are drawn around the best of the last ones, as wide as those lie apart (the
+    cross-entropy method)."""
+    least_noise: float = 0.02
+    """Below which that width does not fall."""
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "horizon", "best", "rounds"):
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
+                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
+        if self.best > self.sequences:
+            raise KairodeError(
+                f"the best {self.best} of {self.sequences} sequences cannot be taken: there are not as many."
+            )
+        for name in ("noise", "least_noise"):
+            if not getattr(self, name) >= 0:
+                raise KairodeError(f"{name} must not be negative, got {getattr(self, name)}.")
+
+
+class Ahead(eqx.Module):
+    """What a planner rolls its sequences through."""
+
+    @abc.abstractmethod
+    def start(self, *, key: Key[Array, ""]) -> Any:
+        """What is believed before anything was seen, for one environment."""
+
+    @abc.abstractmethod
+    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+        """What is believed after an interval that really passed, for one environment."""
+
+    @abc.abstractmethod
+    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+        """A belief for each of the sequences, on the last axis."""
+
+    @abc.abstractmethod
+    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+        """Belief, what will be seen, and after which time, for every sequence."""
+
+
+class Learned(Ahead):
+    """A fitted model that sees normalised observations, with its timer's most likely interval."""
+
+    model: DynamicsModel
+    sight: Sight
+
+    def __check_init__(self) -> None:
+        if isinstance(self.model.timer, NoTimer):
+            raise KairodeError("a planner needs to know how long an action will be held: fit a model with a timer.")
+
+    def start(self, *, key: Key[Array, ""]) -> Any:
+        """z_0."""
+        return self.model.start(key=key)
+
+    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+        """z' of what was done and seen, over the time that passed."""
+        return self.model.step(belief, self.sight.features(shown), control, tau)[0]
+
+    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+        """The same z for all."""
+        return jnp.broadcast_to(belief[:, None], (belief.shape[0], count))
+
+    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+        """P(z', tau | z, a, s) and what z' stands for."""
+        model = self.model
+        x = jnp.concatenate([self.sight.features(shown.T).T, control])
+        ticks = model.timer.interval(jnp.concatenate([x, belief]))
+        z = model.transition.move(belief, model.transition.inputs(x, ticks), ticks)
+        return z, self.sight.unnormalised(model.decoder(z).T).T, ticks * model.spec.tick
+
+
+class Truth(Ahead):
+    """The true dynamics of a system whose state can be told from what is observed; chance is what one key makes it."""
+
+    env: Environment
+    state: Callable[[Obs], Any] = eqx.field(static=True, default=lambda obs: obs)
+    """The state that an observation stands for."""
+
+    def start(self, *, key: Key[Array, ""]) -> Any:
+        """Nothing."""
+        return ()
+
+    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+        """Nothing."""
+        return ()
+
+    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+        """The same state for all."""
+        return jax.tree.map(lambda x: jnp.broadcast_to(x[..., None], (*x.shape, count)), self.state(shown))
+
+    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+        """What really would happen."""
+        interval_key, step_key = jax.random.split(jax.random.key(0))
+
+        def one(state: Any, control: Array) -> tuple[Any, Obs, Tau]:
+            tau = self.env.interval(state, control, key=interval_key)
+            state = self.env.transition(state, control, tau, key=step_key)
+            return state, self.env.observe(state), tau
+
+        return jax.vmap(one, in_axes=-1, out_axes=-1)(belief, control)
+
+
+class Standing(NamedTuple):
+    """Where every imagined sequence stands."""
+
+    belief: Any
+    shown: Any
+    discount: Any
+    """gamma^t."""
+    alive: Any
+    """Whether the process has not ended."""
+    earned: Any
+    """Discounted rewards so far."""
+
+
+def onward(ahead: Ahead, task: Task, sight: Sight, here: Standing, control: Sequences) -> Standing:
+    """One decision of every sequence: the model's own prediction and interval, the task's reward, gamma^tau."""
+    spec = task.spec
+    belief, shown, tau = ahead.step(here.belief, here.shown, control)
+    origin = sight.origin(here.shown.T).T
+    reward = jax.vmap(task.reward, in_axes=(-1, -1, -1, 0))(origin, control, shown, tau)
+    ended = jax.vmap(task.terminal, in_axes=-1)(shown)
+    return Standing(
+        belief,
+        shown,
+        here.discount * spec.discount ** (tau / spec.tick),
+        here.alive & ~ended,
+        here.earned + jnp.where(here.alive, here.discount * reward, 0.0),
+    )
+
+
+class Planner(Policy):
+    """The action that sequences around the actor's, tried in a model, find best."""
+
+    ahead: Ahead
+    task: Task
+    networks: Networks
+    sight: Sight
+    learning: ActorCriticSettings = eqx.field(static=True)
+    settings: PlanSettings = eqx.field(static=True)
+
+    def start(self, *, key: Key[Array, ""]) -> Memory:
+        """z_0, and nothing seen."""
+        spec = self.task.spec
+        nothing = jnp.zeros(len(spec.observations))
+        return Remembered(self.ahead.start(key=key), nothing, nothing, jnp.zeros(spec.actions.n))
+
+    def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
+        """Let the latent state follow what happened, then plan."""
+        first = elapsed == 0
+        moved = self.ahead.track(memory.belief, memory.shown, memory.control, elapsed)
+        belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, moved)
+        shown = self.sight.seen(obs, memory.obs, first)
+        control = self.plan(shown, belief, key=key)
+        return control, Remembered(belief, obs, shown, control)
+
+    def plan(self, shown: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
+        """The controls for one environment."""
+        noise_shape = (self.settings.horizon, self.task.spec.actions.n, self.settings.sequences)
+        proposal = None
+        for round_key in jax.random.split(key, self.settings.rounds):
+            noise = jax.random.normal(round_key, noise_shape)
+            tried, worth = self.imagine(shown, belief, noise, proposal)
+            best = jax.lax.top_k(jnp.where(jnp.isfinite(worth), worth, -jnp.inf), self.settings.best)[1]
+            chosen = tried[..., best]
+            proposal = Proposal(chosen.mean(-1), jnp.maximum(chosen.std(-1), self.settings.least_noise))
+        assert proposal is not None
+        return controls(self.task.spec, proposal.centre[0])
+
+    def imagine(
+        self, shown: Obs, belief: Any, noise: Float[Array, "h act k"], proposal: "Proposal | None" = None
+    ) -> tuple[Float[Array, "h act k"], Float[Array, " k"]]:
+        """The sequences (in [-1, 1]) and what each is worth.
+
+        sum_h gamma^{t_h} r_h + gamma^{t_H} Q(s_H, pi(s_H)), the critic's part for those that have not ended.
+        """
+        count = noise.shape[-1]
+        here = Standing(
+            self.ahead.spread(belief, shown, count),
+            jnp.broadcast_to(shown[:, None], (shown.shape[0], count)),
+            jnp.ones(count),
+            jnp.ones(count, bool),
+            jnp.zeros(count),
+        )
+
+        def decide(here: Standing, step: tuple[Array, Any]) -> tuple[Standing, Sequences]:
+            noise, near = step
+            around = self._actor(here.shown) if near is None else near.centre[:, None]
+            width = self.settings.noise if near is None else near.width[:, None]
+            action = jnp.clip(around + width * noise, -1.0, 1.0)
+            control = controls(self.task.spec, action.T).T
+            return onward(self.ahead, self.task, self.sight, here, control), action
+
+        here, tried = jax.lax.scan(decide, here, (noise, proposal), unroll=unrolled())
+        features = self.sight.features(here.shown.T)
+        tail = value(self.networks.critics, features, self._actor(here.shown).T) / self.learning.reward_scale
+        return tried, here.earned + jnp.where(here.alive, here.discount * tail, 0.0)
+
+    def _actor(self, shown: Sequences) -> Sequences:
+        """pi(s) of every sequence, in [-1, 1]."""
+        return greedy(self.learning, self.networks.actor, self.sight.features(shown.T)).T
+
+
+def unrolled() -> int:
+    """How many decisions are laid out one after the other: on a GPU that saves a third (`benchmarks/mpc.py`)."""
+    return 1 if jax.default_backend() == "cpu" else 10
+
+
+class Proposal(NamedTuple):
+    """What a round draws around."""
+
+    centre: Any
+    width: Any
+
+
+class Remembered(NamedTuple):
+    """Of the last decision, and the belief at it."""
+
+    belief: Any
+    obs: Any
+    shown: Any
+    """The observation as it was seen."""
+    control: Any
