@@ -78,7 +78,12 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
     leaves, structure = jax.tree.flatten(like)
     paths = [path for path, _ in _leaves(like)]
     assert len(paths) == len(leaves)
-    return jax.tree.unflatten(structure, [jnp.asarray(arrays[path]) for path in paths])
+    return jax.tree.unflatten(structure, [_unrounded(arrays[path]) for path in paths])
+
+
+def _unrounded(array: np.ndarray) -> Any:
+    """A JAX array; one of 64 bits stays NumPy's, for JAX would round it."""
+    return array if array.dtype.itemsize == 8 else jnp.asarray(array)
 
 
 def _compare(path: Path, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
