@@ -1,0 +1,319 @@
+"""Plans against Riccati's equation, against a loop in NumPy, and against themselves one by one."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+import kairode
+from kairode.agents.actor_critic import ActorCriticSettings, Critic, Networks, greedy, new_actor_critic, value
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.sight import Sight
+from kairode.data.normalise import Statistics
+from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
+from kairode.errors import KairodeError
+from kairode.models.zoo import MODELS, Sizes, build
+from kairode.planning.mpc import Learned, Planner, PlanSettings, Truth
+from kairode.trees import one, stack
+
+LEARNING = ActorCriticSettings(hidden=(8, 8))
+
+
+def spec_of(name, observed, reach=1.0, gamma=1.0, **given):
+    return Spec(
+        name=name,
+        observations=tuple(Variable(n, "") for n in observed),
+        actions=Continuous(("push",), (-reach,), (reach,)),
+        intervals=Intervals(0.5, 3.0, step=0),
+        time_unit="second",
+        max_decisions=60,
+        discount=gamma,
+        **given,
+    )
+
+
+def planner(env, settings, networks=None, learning=LEARNING):
+    spec = env.task.spec
+    if networks is None:  # an actor that does nothing, a critic that knows nothing
+        agent = new_actor_critic(len(spec.observations), spec.actions.n, learning, key=jax.random.key(0))
+        networks = jax.tree.map(jnp.zeros_like, agent.networks)
+    return Planner(Truth(env), env.task, networks, Sight.new(spec), learning, settings)
+
+
+# A linear-quadratic system: a cart pushed to the middle.
+
+A, B = np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([[0.125], [0.5]])
+Q, R = np.diag([1.0, 0.1]), np.array([[0.3]])
+
+
+class CartTask(Task):
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs, action, next_obs, tau):
+        return -(obs @ jnp.asarray(Q, jnp.float32) @ obs + R[0, 0] * (action**2).sum())
+
+    def terminal(self, obs):
+        return jnp.zeros((), bool)
+
+
+class Cart(Environment):
+    @property
+    def task(self):
+        return CartTask(spec_of("cart", ("x", "v"), reach=3.0, gamma=0.95))
+
+    def reset(self, *, key):
+        return jnp.array([2.0, 0.0])
+
+    def observe(self, state):
+        return state
+
+    def interval(self, state, action, *, key):
+        return jnp.ones(())
+
+    def transition(self, state, action, tau, *, key):
+        return jnp.asarray(A, jnp.float32) @ state + jnp.asarray(B, jnp.float32) @ action
+
+
+def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
+    env = Cart()
+    gamma = env.task.spec.discount
+    cost = scipy.linalg.solve_discrete_are(np.sqrt(gamma) * A, np.sqrt(gamma) * B, Q, R)
+    start = np.array([2.0, 0.0])
+    optimal = start @ cost @ start
+    policy = planner(env, PlanSettings(horizon=12, noise=0.5, rounds=8))
+    plan = eqx.filter_jit(policy.plan)
+    state, paid = start, 0.0
+    for k in range(60):
+        push = np.asarray(plan(jnp.asarray(state, jnp.float32), (), key=jax.random.key(k)), np.float64)
+        paid += gamma**k * (state @ Q @ state + push @ R @ push)
+        state = A @ state + B @ push
+    assert optimal <= paid < 1.05 * optimal
+    # One round around an actor that does nothing is what the paper does with an actor that knows: not enough here.
+    lazy = planner(env, PlanSettings(sequences=500, horizon=15, noise=0.05, best=25))
+    push = lazy.plan(jnp.asarray(start, jnp.float32), (), key=jax.random.key(0))
+    best = -np.linalg.solve(R + gamma * B.T @ cost @ B, gamma * B.T @ cost @ A) @ start
+    assert abs(push[0]) < 0.2 * abs(best[0])
+
+
+# What pays lies far away, and going there costs: a critic sees it, a short plan does not.
+
+
+class FarTask(Task):
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs, action, next_obs, tau):
+        return (next_obs[0] > 0.6) * 1.0 - 0.01 * (action**2).sum()
+
+    def terminal(self, obs):
+        return jnp.zeros((), bool)
+
+
+class Far(Environment):
+    @property
+    def task(self):
+        return FarTask(spec_of("far", ("x",), gamma=0.98))
+
+    def reset(self, *, key):
+        return jnp.zeros(1)
+
+    def observe(self, state):
+        return state
+
+    def interval(self, state, action, *, key):
+        return jnp.ones(())
+
+    def transition(self, state, action, tau, *, key):
+        return state + 0.1 * action
+
+
+def hand_made(slope: float) -> Networks:
+    """An actor that does nothing, and Q(s, a) = slope (x + 10)."""
+    nothing = ReLUNetwork((jnp.zeros((1, 1)),) * 3, (jnp.zeros(1),) * 3)
+    first = ReLUNetwork((jnp.ones((1, 1)),), (jnp.full(1, 10.0),))
+    rest = ReLUNetwork((jnp.array([[1.0, 0.0]]), jnp.full((1, 1), slope)), (jnp.zeros(1), jnp.zeros(1)))
+    return Networks(nothing, stack([Critic(first, rest)]))
+
+
+def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
+    env, learning = Far(), ActorCriticSettings(hidden=(1, 1))
+
+    def earned(horizon, slope):
+        settings = PlanSettings(sequences=200, horizon=horizon, noise=0.7, best=10, rounds=4)
+        policy = planner(env, settings, hand_made(slope), learning)
+        return kairode.evaluate(env, policy, episodes=1).mean
+
+    short, long, seeing = earned(5, 0.0), earned(50, 0.0), earned(5, 10.0)
+    assert short < 1.0  # stays where it is
+    assert long > 45.0  # 60 decisions, of which 7 lead there at best
+    assert seeing > 0.97 * long
+
+
+# Every part of a sequence's worth, against a loop.
+
+
+class OddTask(Task):
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs, action, next_obs, tau):
+        return 3.0 * next_obs[0] - obs[1] + tau * action[0]
+
+    def terminal(self, obs):
+        return obs[0] > 0.8
+
+
+class Odd(Environment):
+    """The interval depends on the action; some sequences end, others do not."""
+
+    @property
+    def task(self):
+        return OddTask(spec_of("odd", ("x", "y"), reach=2.0, gamma=0.9, tick=0.5))
+
+    def reset(self, *, key):
+        return jnp.zeros(2)
+
+    def observe(self, state):
+        return state
+
+    def interval(self, state, action, *, key):
+        return 1.0 + 0.5 * jnp.abs(action[0])
+
+    def transition(self, state, action, tau, *, key):
+        return state + tau * jnp.stack([0.3 * action[0], 0.1 * state[0]])
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "td3", "sac"])
+def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None:
+    env = Odd()
+    learning = ActorCriticSettings(kind=kind, hidden=(8, 8), reward_scale=0.1)
+    networks = new_actor_critic(2, 1, learning, key=jax.random.key(1)).networks
+    sight = Sight(Statistics(jnp.asarray(10.0), jnp.array([0.1, -0.2]), jnp.array([40.0, 2.5])), ())
+    settings = PlanSettings(sequences=40, horizon=4, noise=0.6, best=5)
+    policy = dataclasses.replace(planner(env, settings, networks, learning), sight=sight)
+    noise = np.asarray(jax.random.normal(jax.random.key(2), (4, 1, 40)))
+    start = jnp.array([0.3, 0.1])
+    tried, worth = policy.imagine(start, (), jnp.asarray(noise))
+
+    def pi(obs):
+        return np.asarray(greedy(learning, networks.actor, sight.features(jnp.asarray(obs, jnp.float32))))
+
+    ends = 0
+    for k in range(40):
+        obs, t, total, alive = np.array(start), 0.0, 0.0, True
+        for h in range(4):
+            action = np.clip(pi(obs) + 0.6 * noise[h, :, k], -1, 1)
+            np.testing.assert_allclose(tried[h, :, k], action, atol=1e-5)
+            push = 2.0 * action
+            tau = 1.0 + 0.5 * abs(push[0])
+            after = obs + tau * np.array([0.3 * push[0], 0.1 * obs[0]])
+            if alive:
+                total += 0.9 ** (t / 0.5) * (3 * after[0] - obs[1] + tau * push[0])
+            alive = alive and not after[0] > 0.8
+            obs, t = after, t + tau
+        if alive:
+            features = sight.features(jnp.asarray(obs, jnp.float32))
+            tail = value(networks.critics, features, jnp.asarray(pi(obs)))
+            total += 0.9 ** (t / 0.5) * float(tail) / 0.1
+        ends += not alive
+        np.testing.assert_allclose(worth[k], total, rtol=1e-4, atol=1e-4)
+    assert 5 < ends < 35
+    best = np.argsort(np.asarray(worth))[-5:]
+    chosen = policy.plan(start, (), key=jax.random.key(5))
+    again = np.asarray(jax.random.normal(jax.random.split(jax.random.key(5), 1)[0], (4, 1, 40)))
+    tried, worth = policy.imagine(start, (), jnp.asarray(again))
+    best = np.argsort(np.asarray(worth))[-5:]
+    np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
+
+
+def test_what_is_no_number_is_never_chosen() -> None:
+    env = Odd()
+    networks = new_actor_critic(2, 1, LEARNING, key=jax.random.key(1)).networks
+    policy = planner(env, PlanSettings(sequences=40, horizon=2, best=5), networks)
+
+    class Broken(Truth):
+        def step(self, belief, shown, control):
+            state, seen, tau = Truth.step(self, belief, shown, control)
+            return state, jnp.where(jnp.arange(40)[None] % 2 == 0, jnp.nan, seen), tau
+
+    broken = dataclasses.replace(policy, ahead=Broken(env))
+    assert np.isfinite(broken.plan(jnp.zeros(2), (), key=jax.random.key(0))).all()
+
+
+# With learned models.
+
+
+def learned(name: str, seed: int, settings: PlanSettings) -> Planner:
+    env = kairode.make("pendulum")
+    spec = env.task.spec
+    model_key, agent_key = jax.random.split(jax.random.key(seed))
+    model = build(name, spec, Sizes(latent=6, field_hidden=7, timer_hidden=5), key=model_key)
+    sight = Sight(Statistics(jnp.asarray(100.0), 0.1 * jnp.ones(3), jnp.array([50.0, 50.0, 900.0])), ())
+    networks = new_actor_critic(3, 1, LEARNING, key=agent_key).networks
+    return Planner(Learned(model, sight), env.task, networks, sight, LEARNING, settings)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
+    policy = learned(name, 0, PlanSettings(sequences=8, horizon=3, best=2))
+    model, task, sight = policy.ahead.model, policy.task, policy.sight
+    noise = jax.random.normal(jax.random.key(3), (3, 1, 8))
+    obs, z = jnp.array([0.2, 0.9, -1.0]), model.start(key=jax.random.key(4))
+    tried, worth = policy.imagine(obs, z, noise)
+    for k in range(8):
+        here, belief, t, total = obs, z, 0.0, 0.0
+        for h in range(3):
+            push = 2.0 * tried[h, :, k]
+            features = sight.features(here)
+            tau = float(model.interval(belief, features, push))
+            belief, seen = model.step(belief, features, push, jnp.asarray(tau))
+            after = sight.unnormalised(seen)
+            total += 0.99 ** (t / 0.05) * float(task.reward(here, push, after, jnp.asarray(tau)))
+            here, t = after, t + tau
+        action = greedy(LEARNING, policy.networks.actor, sight.features(here))
+        total += 0.99 ** (t / 0.05) * float(value(policy.networks.critics, sight.features(here), action))
+        np.testing.assert_allclose(worth[k], total, rtol=2e-4)
+
+
+def test_plans_together_equal_plans_one_by_one() -> None:
+    settings = PlanSettings(sequences=50, horizon=4, best=5, rounds=2)
+    policies = [learned("latent-ode", seed, settings) for seed in range(3)]
+    together = stack(policies)
+    keys = jax.random.split(jax.random.key(9), 3)
+    obs = jax.random.normal(jax.random.key(8), (3, 3))
+    z = jax.random.normal(jax.random.key(7), (3, 6))
+    arrays, rest = eqx.partition(together, eqx.is_array)
+
+    @jax.jit
+    def plan(arrays, obs, z, keys):
+        return jax.vmap(lambda a, o, z, k: eqx.combine(a, rest).plan(o, z, key=k))(arrays, obs, z, keys)
+
+    found = plan(arrays, obs, z, keys)
+    for i, policy in enumerate(policies):
+        np.testing.assert_allclose(found[i], policy.plan(obs[i], z[i], key=keys[i]), atol=2e-5)
+        np.testing.assert_allclose(found[i], one(together, i).plan(obs[i], z[i], key=keys[i]), atol=2e-5)
+
+
+def test_a_planner_carries_the_latent_state_of_what_really_happened() -> None:
+    policy = learned("latent-ode", 0, PlanSettings(sequences=20, horizon=2, best=5))
+    model = policy.ahead.model
+    memory = policy.start(key=jax.random.key(0))
+    z, obs = memory.belief, jnp.array([1.0, 0.0, 0.5])
+    control, memory = policy.act(memory, obs, jnp.zeros(()), key=jax.random.key(1))
+    np.testing.assert_array_equal(memory.belief, z)
+    later = jnp.array([0.9, 0.1, 0.4])
+    _, memory = policy.act(memory, later, jnp.asarray(0.15), key=jax.random.key(2))
+    expected = model.step(z, policy.sight.features(obs), control, jnp.asarray(0.15))[0]
+    np.testing.assert_allclose(memory.belief, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(memory.shown, later)
+
+
+def test_bad_settings_are_refused() -> None:
+    for wrong in ({"sequences": 0}, {"horizon": -1}, {"best": 2000}, {"noise": -1.0}):
+        with pytest.raises(KairodeError):
+            PlanSettings(**wrong)
+    timeless = build("rnn", kairode.make("pendulum").task.spec, Sizes(timer="none"), key=jax.random.key(0))
+    with pytest.raises(KairodeError, match="timer"):
+        Learned(timeless, Sight.new(timeless.spec))
