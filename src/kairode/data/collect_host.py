@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -109,16 +111,7 @@ class Actor:
         self.data = np.asarray(_episode_keys(jax.random.key(seed), episodes))
         self.memory: Memory = None
 
-        def start(data: KeyData) -> Memory:
-            return policy.start(key=jax.random.fold_in(jax.random.wrap_key_data(data), 0))
-
-        def act(memory: Memory, obs: Obs, elapsed: Tau, data: KeyData, count: Int[Array, ""]) -> tuple[Action, Memory]:
-            key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
-            action, memory = policy.act(memory, obs, elapsed, key=key)
-            check_kind(spec, action)
-            return action, memory
-
-        self._start, self._act = jax.jit(jax.vmap(start)), jax.jit(jax.vmap(act))
+        self._start, self._act = partial(_start, policy), partial(_act, policy, spec)
 
     def start(self, lanes: np.ndarray, episode: np.ndarray) -> None:
         """Fresh memories where episodes begin."""
@@ -140,6 +133,25 @@ class Actor:
         """The actions of all simulations, each in its episode after so many decisions."""
         actions, self.memory = self._act(self.memory, obs, elapsed, self.data[episode], count)
         return np.asarray(actions)
+
+
+# Compiled for all policies that differ in their weights alone.
+
+
+@eqx.filter_jit
+def _start(policy: Policy, data: UInt32[Array, "n 2"]) -> Memory:
+    return jax.vmap(lambda data: policy.start(key=jax.random.fold_in(jax.random.wrap_key_data(data), 0)))(data)
+
+
+@eqx.filter_jit
+def _act(policy: Policy, spec: Spec, memory: Memory, obs: Any, elapsed: Any, data: Any, count: Any) -> Any:
+    def act(memory: Memory, obs: Obs, elapsed: Tau, data: KeyData, count: Int[Array, ""]) -> tuple[Action, Memory]:
+        key = jax.random.fold_in(jax.random.wrap_key_data(data), count + 1)
+        action, memory = policy.act(memory, obs, elapsed, key=key)
+        check_kind(spec, action)
+        return action, memory
+
+    return jax.vmap(act)(memory, obs, elapsed, data, count)
 
 
 @eqx.filter_jit

@@ -22,9 +22,9 @@ class Replay(eqx.Module):
 
     items: PyTree[Array]
     """Each leaf with a leading axis of the capacity."""
-    cursor: Int[Array, ""]
+    cursor: Int[Array, "*agents"]
     """Where the next item goes."""
-    size: Int[Array, ""]
+    size: Int[Array, "*agents"]
     """How many there are."""
 
     @property

@@ -54,8 +54,8 @@ class Control:
     plan: PlanSettings = dataclasses.field(default_factory=PlanSettings)
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     fit: FitSettings = dataclasses.field(default_factory=FitSettings)
-    most_passes: int = 60
-    """Through the data, in one fit."""
+    most_iterations: int = 1000
+    """In one fit of the model, where early stopping does not end it before."""
     changes: bool = True
     """Whether agent and model see what the root's x changed by since the last decision, not where it is; the paper's
     see where it is."""
@@ -67,7 +67,7 @@ class Control:
     """Fields of the environment that differ from its setting."""
 
     def __post_init__(self) -> None:
-        for name in ("decisions", "seeds", "epoch", "most_passes", "test"):
+        for name in ("decisions", "seeds", "epoch", "most_iterations", "test"):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
                 raise KairodeError(f"--{name.replace('_', '-')} must be a whole number of at least 1, got {value}.")
@@ -84,7 +84,7 @@ class Control:
     @property
     def ways(self) -> Ways:
         """How the crew learns."""
-        return Ways(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_passes)
+        return Ways(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_iterations)
 
 
 QUICK = {
@@ -201,6 +201,7 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Test, and write down what came out."""
         config = self.config
+        self.crew.settle()
         policies = self.crew.policies()
         save_policies(self.folder, config, policies)
         tests = [evaluate(self.env, policy, episodes=config.test).figures() for policy in policies]

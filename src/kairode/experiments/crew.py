@@ -57,8 +57,8 @@ class Ways:
     fit: FitSettings
     changes: bool
     """Whether relative variables (the root's x) are seen by their changes; the paper shows them as they are."""
-    most_passes: int
-    """Through the data, in one refit."""
+    most_iterations: int
+    """In one fit of the model."""
 
 
 class Mind(eqx.Module):
@@ -176,6 +176,8 @@ class Crew:
         """Taken by every seed."""
         self.epoch = 0
         self.memory: Any = None
+        self.pending: np.ndarray | None = None
+        """What the last turn brought: not stored yet, nothing learned from it yet."""
         self.obs = np.zeros((count, features), np.float32)
         self.shown = self.obs
         self.elapsed = np.zeros(count, np.float32)
@@ -207,6 +209,7 @@ class Crew:
         """Statistics and models take in what happened; episodes begin anew, as algorithm 3 has it. What was fitted."""
         started = time.perf_counter()
         figures: dict[str, Any] = {}
+        self.settle()
         if self.epoch and self.decisions > self.ways.agent.warmup:
             self._see(self._latest())
         if self.progress is not None:
@@ -219,10 +222,10 @@ class Crew:
                 self._shares(),
                 self.seeds,
                 number=self.epoch,
-                most=self.ways.most_passes,
+                most=self.ways.most_iterations,
             )
             self.progress = found.progress
-            figures = {"model_error": found.error, "passes": found.epochs}
+            figures = {"model_error": found.error, "iterations": found.iterations}
         self.epoch += 1
         self.begin_episodes(np.ones(len(self.seeds), bool))
         self.spent["fitting"] += time.perf_counter() - started
@@ -231,8 +234,9 @@ class Crew:
     def turn(self, wait: bool = False) -> list[Ended]:
         """One decision of every seed; the episodes that it ended.
 
-        With `wait` the update is waited for, so that its time is told apart; otherwise the device goes on with it while
-        the host does something else.
+        The update that belongs to the last turn is handed to the device behind the plan of this one, so that it is done
+        while the host steps the physics: decisions are made by networks one update behind. With `wait` every part is
+        waited for, so that their times are told apart.
         """
         clock = time.perf_counter()
         params = None if self.progress is None else self.progress.params
@@ -240,20 +244,26 @@ class Crew:
         control, self.memory = self.calls.decide(
             networks, self.sight, params, self.memory, self.obs, self.elapsed, self.data, self.decisions
         )
-        control = np.asarray(control)
-        planned = time.perf_counter()
-        rows, ended = self._step(control)
-        stepped = time.perf_counter()
-        self.mind = self.calls.learn(self.mind, self.sight, rows, self.data, self.decisions)
+        if wait:
+            jax.block_until_ready(control)
+        decided = time.perf_counter()
+        self.settle()
         if wait:
             jax.block_until_ready(self.mind)
-        for name, seconds in (
-            ("planning", planned - clock),
-            ("physics", stepped - planned),
-            ("learning", time.perf_counter() - stepped),
-        ):
-            self.spent[name] += seconds
+        settled = time.perf_counter()
+        control = np.asarray(control)
+        ready = time.perf_counter()
+        self.pending, ended = self._step(control)
+        self.spent["planning"] += (decided - clock) + (ready - settled)
+        self.spent["learning"] += settled - decided
+        self.spent["physics"] += time.perf_counter() - ready
         return ended
+
+    def settle(self) -> None:
+        """Store what the last turn brought and update: the device does so while the host steps the physics."""
+        if self.pending is not None:
+            self.mind = self.calls.learn(self.mind, self.sight, self.pending, self.data, self.decisions)
+            self.pending = None
 
     def begin_episodes(self, which: np.ndarray) -> None:
         """New episodes where marked: their random numbers follow from seed and episode alone."""
@@ -276,8 +286,8 @@ class Crew:
         return found
 
     def arrays(self) -> dict[str, Any]:
-        """All that changes, to be saved; the replay without what is still empty."""
-        size = min(self.decisions, self.mind.replay.items.shape[1])
+        """All that changes, to be saved after a turn; the replay without what is still empty."""
+        size = min(self.decisions - 1, self.mind.replay.items.shape[1])
         mind = dataclasses.replace(
             self.mind, replay=dataclasses.replace(self.mind.replay, items=self.mind.replay.items[:, :size])
         )
@@ -287,6 +297,7 @@ class Crew:
             "sight": self.sight,
             "progress": self.progress,
             "memory": self.memory,
+            "pending": self.pending,
             "host": host,
             "fleet": self.fleet.snapshot(),
         }
@@ -298,6 +309,7 @@ class Crew:
         items = self.mind.replay.items.at[:, : kept.replay.items.shape[1]].set(kept.replay.items)
         self.mind = dataclasses.replace(kept, replay=dataclasses.replace(kept.replay, items=items))
         self.sight, self.progress, self.memory = arrays["sight"], arrays["progress"], arrays["memory"]
+        self.pending = np.asarray(arrays["pending"])
         for name, value in arrays["host"].items():
             setattr(self, name, np.array(value, getattr(self, name).dtype))
         self.fleet.restore({name: np.asarray(value) for name, value in arrays["fleet"].items()})
@@ -309,7 +321,7 @@ class Crew:
         decide = (self.mind.agent.networks, self.sight, params, None, self.obs, self.elapsed, self.data, 0)
         shapes = jax.eval_shape(self.calls.decide, *decide)[1]
         self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        self.decisions = decisions
+        self.decisions, self.pending = decisions, np.zeros((len(self.seeds), width(self.spec)), np.float32)
         return self.arrays()
 
     def close(self) -> None:

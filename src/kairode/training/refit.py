@@ -24,8 +24,8 @@ class Refitted(NamedTuple):
     """With the best weights."""
     error: list[float]
     """The lowest open-loop error on the pieces held back, mean over steps and dimensions, in normalised units."""
-    epochs: int
-    """Passes through the data, of the seed that took longest."""
+    iterations: int
+    """Of the seed that took longest."""
 
 
 class Shares(NamedTuple):
@@ -47,7 +47,7 @@ def refit(
     number: int,
     most: int,
 ) -> Refitted:
-    """Go on fitting until the error has not fallen for `settings.patience` passes, or after `most` passes.
+    """Go on until the error has not fallen for `settings.patience` passes through the data, or for `most` iterations.
 
     The number of the refit only fixes the order of the batches.
     """
@@ -63,8 +63,8 @@ def refit(
         in_a_row=fresh,
         longest_row=fresh,
     )
-    done = epochs = 0
-    while bool(progress.active.any()) and epochs < most:
+    done = 0
+    while bool(progress.active.any()) and done < most:
         for _ in range(passes // CHUNK):
             drawn = [
                 batch_numbers(seed + 7919 * number, count, settings.batch, done, CHUNK)
@@ -74,7 +74,6 @@ def refit(
                 progress, shares.train, jnp.asarray(np.stack(drawn, axis=1)), static, compiled, own=True
             )
             done += CHUNK
-        epochs += 1
         error = validate(progress, shares.valid, static, own=True)
         progress = look(progress, error, settings.patience)
         if int(progress.longest_row.max()) >= settings.most_skipped:
@@ -84,4 +83,4 @@ def refit(
             )
     known = jnp.isfinite(progress.best_error)
     params = jax.vmap(keep)(known, progress.best, progress.params)
-    return Refitted(dataclasses.replace(progress, params=params), np.asarray(progress.best_error).tolist(), epochs)
+    return Refitted(dataclasses.replace(progress, params=params), np.asarray(progress.best_error).tolist(), done)
