@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import kairode
-from kairode import cli
+from kairode.cli.common import fields_of
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.experiments.gather import Gather, command
 
@@ -91,7 +91,7 @@ def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, word
 def test_fields_survive_the_way_into_a_record_and_back() -> None:
     fields = {"substep": float("inf"), "intervals": (0.2, 0.4), "max_decisions": None, "timing": "all"}
     words = shlex.split(command(Gather("acrobot", fields=fields)))
-    given = cli._fields(tuple(words[words.index("--set") + 1 :]))
+    given = fields_of(tuple(words[words.index("--set") + 1 :]))
     assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
 
 

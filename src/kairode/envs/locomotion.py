@@ -247,6 +247,18 @@ class LocomotionSimulation(Simulation):
                 "set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             ) from error
 
+    def pose(self) -> np.ndarray:
+        """The limbs as the camera beside the track sees them (above it, for the swimmer): x1, y1, x2, y2, radius."""
+        import mujoco
+
+        model, data = self.gym.model, self.gym.data
+        mujoco.mj_kinematics(model, data)
+        limbs = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_CAPSULE)
+        across = [0, 1] if self.env.name == "swimmer" else [0, 2]
+        axis = data.geom_xmat[limbs].reshape(-1, 3, 3)[:, across, 2] * model.geom_size[limbs, 1][:, None]
+        middle = data.geom_xpos[limbs][:, across]
+        return np.concatenate([middle - axis, middle + axis, model.geom_size[limbs, :1]], axis=1)
+
     def close(self) -> None:
         """Close the renderer."""
         self.gym.close()

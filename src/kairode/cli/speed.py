@@ -1,0 +1,33 @@
+"""`kairode bench`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from kairode.errors import KairodeError
+
+
+def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
+    """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
+
+    Args:
+        name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
+            those go), policy (decisions a second of learning), schedule (choosing the next visit) or simulators (error
+            and time by step size).
+        json: print figures as JSON, nothing else.
+        save: write the record to this file.
+    """
+    folder = Path(__file__).parents[3] / "benchmarks"
+    known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    if not known:
+        raise KairodeError("the benchmarks are part of the repository, not of the package: run this in a checkout.")
+    if name not in known:
+        from kairode.errors import unknown
+
+        raise unknown("benchmark", name, known)
+    options = [*(["--json"] if json else []), *(["--save", str(save)] if save else [])]
+    cold = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    sys.exit(subprocess.run([sys.executable, folder / f"{name}.py", *options], env=cold).returncode)
