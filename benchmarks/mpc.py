@@ -1,8 +1,8 @@
 """Milliseconds of a plan (1,000 sequences of 10) and of a training iteration: ours beside PyTorch + torchdiffeq.
 
 The same Latent-ODE with the same weights and, for the check, the same noise: hopper with 128 latent dimensions,
-half-cheetah with 400. Then hopper's whole loop with four seeds: decisions a second, and where the time goes. The peer needs
-the extra `peers`. Run it while nothing else runs: `kairode bench mpc`, with `--json` for the figures alone.
+half-cheetah with 400. Then hopper's whole loop with four seeds: decisions a second, and where the time goes. The
+peer needs the extra `peers`. Run it while nothing else runs: `kairode bench mpc`, with `--json` for the figures alone.
 """
 
 import dataclasses

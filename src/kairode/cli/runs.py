@@ -5,45 +5,71 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Environment, Quiet, fields_of, number, print_json, progress
+from kairode.cli.common import Environment, Quiet, fields_of, number, print_json
 from kairode.errors import KairodeError
 
 
 def run(
     env: Environment = "hiv",
     model: str = "latent-ode",
-    episodes: int = 1000,
-    iterations: int = 12_000,
-    fits: int = 3,
+    episodes: int | None = None,
+    iterations: int | None = None,
+    fits: int | None = None,
     imagined: int | None = None,
     model_free: int | None = None,
     latent: bool = False,
     schedule: float | None = None,
+    decisions: int | None = None,
+    seeds: int | None = None,
+    agent: str | None = None,
+    sequences: int | None = None,
+    rounds: int | None = None,
+    noise: float | None = None,
+    solver: str | None = None,
+    places: bool = False,
+    test: int | None = None,
     seed: int = 0,
     out: Path | None = None,
     setting: str = "ours",
     set: tuple[str, ...] = (),
     quiet: Quiet = False,
 ) -> None:
-    """Do the main job: collect, fit models, learn a policy in imagination, test it on the real system.
+    """Do the main job: from a system to a policy, tested on it.
 
-    The test stands beside random actions and a model-free policy. Stopped at any moment, the same command goes on from
-    the last checkpoint. For a system with controls in place of named actions, experience is collected, no more.
+    For named actions (gridworld, acrobot, hiv, hiv-partial): collect, fit models, learn a policy in imagination, test
+    it beside random actions and a model-free policy. For controls (pendulum, swimmer, hopper, half-cheetah): take turns
+    between fitting a model and acting by planning in it (MPC with an actor-critic). Stopped at any moment, the same
+    command goes on from the last checkpoint.
 
     Example: kairode run hiv
 
     Example: kairode run hiv-partial --latent
 
+    Example: kairode run pendulum
+
+    Example: kairode run hopper --model free --seeds 3
+
     Args:
         env: name of the environment (see `kairode envs`).
-        model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
-        episodes: real episodes under random actions, which the models are fitted to.
-        iterations: of fitting.
-        fits: how many models; from three on, the last judges what the policy learns in the others.
-        imagined: episodes of practice in imagination; by default what belongs to the environment.
-        model_free: episodes of practice of the model-free policy on the real system; 0 for none.
-        latent: let the policy see the latent state of the first model too.
-        schedule: learn and test on this fixed interval rather than the environment's own schedule.
+        model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn; for controls also free,
+            which plans nothing and follows its actor.
+        episodes: named actions: real episodes under random actions, which the models are fitted to; 1000.
+        iterations: named actions: of fitting; 12000.
+        fits: named actions: how many models; from three on, the last judges what the policy learns in the others; 3.
+        imagined: named actions: episodes of practice in imagination; what belongs to the environment.
+        model_free: named actions: episodes of practice of the model-free policy on the real system; 0 for none.
+        latent: named actions: let the policy see the latent state of the first model too.
+        schedule: named actions: learn and test on this fixed interval rather than the environment's own schedule.
+        decisions: controls: real decisions of each seed, random ones first; 100000 (free: 400000, pendulum: 10000).
+            More of them go on from where fewer ended.
+        seeds: controls: how many side by side; 1.
+        agent: controls: ddpg, td3 or sac; ddpg.
+        sequences: controls: how many a plan tries; 1000 (pendulum: 200).
+        rounds: controls: of a plan; from two on it draws around the best of the last round (CEM); 1.
+        noise: controls: how far a plan's actions lie from the actor's, as a standard deviation; 0.1 (pendulum: 0.3).
+        solver: controls: of a model with an ODE, as in `kairode fit`.
+        places: controls: let agent and model see where the root is, as the paper does, not how far it moved.
+        test: controls: episodes of the last test, of each seed; 10.
         seed: fixes everything random.
         out: folder of the run; runs/ENV-MODEL-seedS by default.
         setting: of the environment: ours, or paper for the fields of the runs behind the paper's numbers.
@@ -52,41 +78,62 @@ def run(
     """
     import kairode
     from kairode.envs.core import Discrete
-    from kairode.models.zoo import check_model
 
     fields = fields_of(set)
     environment = kairode.make(env, setting=setting, **fields)
-    check_model(model)
-    if not isinstance(environment.task.spec.actions, Discrete):
-        _only_collect(env, environment, episodes, seed, out, fields, quiet)
-        return
+    named = {
+        "episodes": episodes,
+        "iterations": iterations,
+        "fits": fits,
+        "imagined": imagined,
+        "model_free": model_free,
+        "latent": latent or None,
+        "schedule": schedule,
+    }
+    steered = {
+        "decisions": decisions,
+        "seeds": seeds,
+        "agent": agent,
+        "sequences": sequences,
+        "rounds": rounds,
+        "noise": noise,
+        "solver": solver,
+        "places": places or None,
+        "test": test,
+    }
+    both = {"seed": seed, "setting": setting, "fields": fields}
+    discrete = isinstance(environment.task.spec.actions, Discrete)
+    for name, value in (steered if discrete else named).items():
+        if value is not None:
+            kinds = ("controls", "named actions") if discrete else ("named actions", "controls")
+            option = "--" + name.replace("_", "-")
+            raise KairodeError(f"{option} is for systems with {kinds[0]}; '{env}' has {kinds[1]}.")
+    if discrete:
+        _run_named(env, model, environment, {**named, **both}, out, quiet)
+    else:
+        _run_steered(env, model, environment, {**steered, **both}, out, quiet)
+
+
+def _run_named(env: str, model: str, environment: Any, options: dict[str, Any], out: Path | None, quiet: bool) -> None:
+    """Collect, fit, learn in imagination, test."""
     from kairode.experiments.pipeline import Run, Watch, defaults
     from kairode.experiments.pipeline import run as run_pipeline
+    from kairode.models.zoo import check_model
     from kairode.report.course import draw_course
     from kairode.report.policies import draw_run, print_run, watching_practice
     from kairode.report.watch import bars_with_figures, watching
 
-    usual = defaults(env, latent)
-    config = Run(
-        env=env,
-        model=model,
-        episodes=episodes,
-        iterations=iterations,
-        fits=fits,
-        imagined=usual["imagined"] if imagined is None else imagined,
-        model_free=usual["model_free"] if model_free is None else model_free,
-        latent=latent,
-        schedule=schedule,
-        seed=seed,
-        setting=setting,
-        fields=fields,
-    )
-    kind = f"{'-sees-z' * latent}{f'-every{schedule:g}' if schedule else ''}{'-paper' * (setting == 'paper')}"
-    folder = out or Path("runs") / f"{env}-{model}{kind}-seed{seed}"
+    check_model(model)
+    latent = bool(options["latent"])
+    given = {name: value for name, value in options.items() if value is not None}
+    config = Run(**{"env": env, "model": model, **defaults(env, latent), **given})
+    kind = f"{'-sees-z' * latent}{f'-every{config.schedule:g}' if config.schedule else ''}"
+    kind += "-paper" * (config.setting == "paper")
+    folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}"
     with (
         bars_with_figures(quiet) as bars,
         watching_practice(quiet, bars) as practice,
-        watching(f"fitting {fits} {model}", None, quiet, bars) as (fitting, collecting),
+        watching(f"fitting {config.fits} {model}", None, quiet, bars) as (fitting, collecting),
     ):
         data, made = run_pipeline(config, folder, Watch(fitting, collecting, practice))
     draw_course(environment, data[0], folder / "course.svg", f"{env}: one episode under random actions")
@@ -99,26 +146,26 @@ def run(
         print(f"On another schedule: kairode evaluate {folder} --schedule {middle:g}")
 
 
-def _only_collect(
-    env: str, environment: Any, episodes: int, seed: int, out: Path | None, fields: dict[str, Any], quiet: bool
+def _run_steered(
+    env: str, model: str, environment: Any, options: dict[str, Any], out: Path | None, quiet: bool
 ) -> None:
-    """What there is for systems with controls: experience and a picture of it."""
-    from kairode.experiments.gather import Gather, gather
-    from kairode.report.course import draw_course
+    """Take turns between fitting and planning, test, film."""
+    from kairode.experiments.control import load_policies, run_control, with_options
+    from kairode.report.control import draw_learning, print_control, watching_control
+    from kairode.report.film import film
 
-    folder = out or Path("runs") / f"{env}-seed{seed}"
-    with progress(f"collecting {env}", episodes, quiet) as advance:
-        trajectory, made = gather(Gather(env, episodes, seed, fields), folder, advance)
-    picture, figures = folder / "course.svg", made["figures"]
-    title = f"{env}: one episode under random actions, {int(trajectory.length[0])} decisions"
-    draw_course(environment, trajectory[0], picture, title)
+    config = with_options(env, model, **options)
+    kind = f"-{config.agent.kind}" * (config.agent.kind != "ddpg") + "-places" * (not config.changes)
+    many = f"-{config.seeds}" * (config.seeds > 1)
+    folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}{many}"
+    with watching_control(f"{env}, {model}", quiet) as tell:
+        made = run_control(config, folder, tell)
+    draw_learning({f"{env}, {model}": made}, folder / "learning.svg")
+    shown = film(environment, load_policies(folder), made, folder / "film.gif")
     if not quiet:
-        print(
-            f"Collected {figures['episodes']:,} episode{'s' * (episodes > 1)} of '{env}' with "
-            f"{figures['decisions']:,} decisions in {made['seconds']:.1f} s; random actions return "
-            f"{figures['return_mean']:.4g} an episode. Policies for controls are not there yet."
-        )
-        print(f"Experience: {folder / 'experience.parquet'}. One course, with its decision times: {picture}.")
+        print_control(made, environment.task.spec)
+        print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
+        print(f"Test it again: kairode evaluate {folder} --episodes 20")
 
 
 def rounds(

@@ -1,13 +1,14 @@
 """`kairode reproduce`: the paper's tables and figures."""
 
 from pathlib import Path
+from typing import Any
 
 from tyro.conf import Positional
 
 from kairode.cli.common import Quiet, counted, print_json
 from kairode.errors import KairodeError
 
-VISITS = "figure-schedule"
+VISITS, ROBOTS = "figure-schedule", "figure-mujoco"
 
 
 def reproduce(
@@ -36,12 +37,14 @@ def reproduce(
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp, figure-rounds or figure-schedule (return against visits).
+            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits) or figure-mujoco
+            (learning curves of the robots).
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).
         models: of table1, only these; the paper's six by default.
-        studies: of the tables of returns and of figure-schedule, only run these (named as their records).
+        studies: of the tables of returns, of figure-schedule and of figure-mujoco, only run these (named as their
+            records).
         seeds: of table1, how many of each.
         results: folder of the records.
         runs: folder of the runs that make missing ones.
@@ -60,6 +63,8 @@ def reproduce(
         raise KairodeError(f"there is no folder {results} with records: give --results, in a clone it is results/.")
     if what == VISITS:
         _visits(studies, results / "visits", runs, out, run, again, quiet)
+    elif what == ROBOTS:
+        _robots(studies, results / "control", runs, out, run, again, quiet)
     elif what in FIGURES:
         path = out or Path(f"{what}.svg")
         FIGURES[what](results / "policies", path)
@@ -69,7 +74,7 @@ def reproduce(
     elif what == "table1":
         _table1(rows, models, seeds, results / "table1", runs / "table1", workers, again, json, quiet)
     else:
-        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, VISITS))
+        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, VISITS, ROBOTS))
 
 
 def _visits(
@@ -91,6 +96,31 @@ def _visits(
     draw_visits(results, path)
     if not quiet:
         print_visits(results, missing)
+    print(f"Drawn from the records in {results}: {path}.")
+
+
+def _robots(
+    studies: tuple[str, ...],
+    results: Path,
+    runs: Path,
+    out: Path | None,
+    run: bool,
+    again: bool,
+    quiet: bool,
+) -> None:
+    from kairode.experiments import locomotion
+    from kairode.report.control import draw_mujoco, print_mujoco, watching_control
+
+    def tell(name: str) -> Any:
+        return watching_control(name, quiet)
+
+    missing = locomotion.reproduce(results=results, runs=runs, run=run, again=again, only=studies, watch=tell)
+    path = out or Path(f"{ROBOTS}.svg")
+    draw_mujoco(results, path)
+    if not quiet:
+        print_mujoco(results)
+        if missing:
+            print(f"Without a record: {', '.join(missing)}; --run runs them (an hour each and more on a CPU).")
     print(f"Drawn from the records in {results}: {path}.")
 
 

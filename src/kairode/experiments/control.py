@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from kairode.agents.actor_critic import ActorCriticSettings
-from kairode.agents.evaluate import evaluate
+from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.data.files import check_target
 from kairode.data.policy import Policy
 from kairode.envs import make
@@ -110,6 +110,35 @@ def usual(env: str, model: str, **given: Any) -> Control:
     settings = dataclasses.replace(fitted.settings, pieces=10, patience=15)
     chosen = {"sizes": fitted.sizes, "fit": settings, **own, **given}
     return Control(env, model, **chosen)
+
+
+def with_options(
+    env: str,
+    model: str,
+    *,
+    agent: str | None = None,
+    sequences: int | None = None,
+    rounds: int | None = None,
+    noise: float | None = None,
+    solver: str | None = None,
+    places: bool | None = None,
+    **given: Any,
+) -> Control:
+    """The usual config with what a command line changes of it."""
+
+    def changed(part: Any, **values: Any) -> Any:
+        return dataclasses.replace(part, **{name: value for name, value in values.items() if value is not None})
+
+    before = usual(env, model, **{name: value for name, value in given.items() if name != "decisions"})
+    best = None if sequences is None else max(1, min(before.plan.best, sequences // 20))
+    return dataclasses.replace(
+        before,
+        decisions=before.decisions if given.get("decisions") is None else given["decisions"],
+        agent=changed(before.agent, kind=agent),
+        plan=changed(before.plan, sequences=sequences, best=best, rounds=rounds, noise=noise),
+        sizes=changed(before.sizes, solver=solver),
+        changes=not places,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,8 +320,9 @@ def command(config: Control, folder: Path | None = None) -> str:
         words += ["--agent", config.agent.kind]
     if not config.changes:
         words += ["--places"]
-    if config.plan.rounds != base["plan"]["rounds"]:
-        words += ["--plan-rounds", str(config.plan.rounds)]
+    for name in ("sequences", "rounds", "noise"):
+        if now["plan"][name] != base["plan"][name]:
+            words += [f"--{name}", str(now["plan"][name])]
     if config.sizes.solver != base["sizes"]["solver"]:
         words += ["--solver", config.sizes.solver]
     if config.setting != "ours":
@@ -343,3 +373,21 @@ def load_policies(folder: str | Path) -> list[Policy]:
     found = checkpoint.load(folder, jax.tree.map(lambda *x: np.stack(x), *arrays), NAME)
     rest = eqx.filter(like[0], eqx.is_array, inverse=True)
     return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), rest) for i in range(config.seeds)]
+
+
+def is_control(folder: str | Path) -> bool:
+    """Whether a folder holds a run with controls."""
+    return checkpoint.exists(folder, NAME)
+
+
+def evaluate_control(
+    folder: Path, *, schedule: Any = None, episodes: int = 100, seed: int = 0
+) -> tuple[dict[str, Any], Evaluation]:
+    """Test the policy of the run's best seed on the real system, on its own schedule or any other."""
+    config, policies = read_config(folder), load_policies(folder)
+    path = Path(folder) / "record.json"
+    tests = json.loads(path.read_text())["figures"]["tests"] if path.exists() else [{"return": 0.0}]
+    env = make(config.env, setting=config.setting, **config.fields)
+    best = policies[int(np.argmax([test["return"] for test in tests]))]
+    found = evaluate(env, best, episodes=episodes, schedule=schedule, seed=seed)
+    return {"env": config.env, "schedule": schedule}, found

@@ -17,6 +17,7 @@ from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import KairodeError, Stopped
+from kairode.experiments.control import evaluate_control, is_control
 from kairode.experiments.fitting import plan, run_fit, same_config
 from kairode.experiments.learning import Learned, imagined_episodes, learn_more, policy_preset
 from kairode.experiments.presets import preset
@@ -183,6 +184,8 @@ def evaluate_run(
         source, policy, visits = chosen_of(folder)
         found = evaluate(source.env, policy, episodes=episodes, schedule=visits, seed=seed)
         return {**source.about, "schedule": "chosen"}, found
+    if is_control(folder):
+        return evaluate_control(folder, schedule=schedule, episodes=episodes, seed=seed)
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
         raise KairodeError(f"{folder} is of chosen visits: evaluate {folder.parent} with --schedule chosen.")

@@ -21,6 +21,18 @@ FRAMES_A_SECOND = 20
 LIMB, GROUND, TRACE = "#2b6cb0", "#cbd2d9", "#9aa5b1"
 
 
+def film(env: Any, policies: list[Policy], made: dict[str, Any], path: Path) -> str:
+    """Film the best seed of a run, where there is a robot to film; a sentence that says where."""
+    if not isinstance(env, Locomotion):
+        return ""
+    tests = [test["return"] for test in made["figures"]["tests"]]
+    best = int(np.argmax(tests))
+    if not path.exists():
+        draw_film(shoot(env, policies[best]), path, f"{env.name}, {made['config']['model']}")
+    which = "" if len(tests) == 1 else f" (of seed {made['config']['seed'] + best})"
+    return f" A film of the gait{which}: {path}."
+
+
 class Moment(NamedTuple):
     """What a frame of the film shows."""
 

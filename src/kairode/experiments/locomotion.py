@@ -1,0 +1,46 @@
+"""The paper's figure of the three robots: its runs, one record each."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from kairode.envs.locomotion import ROBOTS
+from kairode.errors import unknown
+from kairode.experiments.control import Control, Tell, run_control, usual
+from kairode.experiments.crew import FREE
+from kairode.experiments.record import save
+from kairode.models.zoo import PAPER_MODELS
+
+SEEDS = 3
+
+STUDIES: dict[str, Control] = {
+    f"paper-{env}-{model}": usual(env, model, seeds=SEEDS) for env in ROBOTS for model in (*PAPER_MODELS, FREE)
+}
+"""Every model on every robot, planning as the paper does."""
+
+
+def reproduce(
+    *,
+    results: Path,
+    runs: Path,
+    run: bool,
+    again: bool,
+    only: Sequence[str],
+    watch: Callable[[str], AbstractContextManager[Tell]],
+) -> list[str]:
+    """Run the studies that have no record, where that is asked for; those that still have none."""
+    for name in only:
+        if name not in STUDIES:
+            raise unknown("study", name, STUDIES)
+    wanted = [name for name in STUDIES if not only or name in only]
+    missing = [name for name in wanted if again or not (results / f"{name}.json").exists()]
+    if not (run or again):
+        return missing
+    for name in missing:
+        folder = runs / "control" / name
+        if again:
+            shutil.rmtree(folder, ignore_errors=True)
+        with watch(name) as tell:
+            save(results / f"{name}.json", run_control(STUDIES[name], folder, tell))
+    return []

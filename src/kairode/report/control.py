@@ -1,0 +1,170 @@
+"""Runs with controls: what they found, their learning curves, and the paper's figure of the three robots."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from kairode.envs.core import Spec
+from kairode.errors import KairodeError
+from kairode.experiments.control import ControlReport
+from kairode.experiments.crew import FREE
+from kairode.report.course import save_figure
+from kairode.report.watch import bars_with_figures
+
+PHASES = {"random": "random decisions first", "fitting": "fitting the model", "acting": ""}
+
+
+@contextlib.contextmanager
+def watching_control(what: str, quiet: bool) -> Iterator[Callable[[ControlReport], None]]:
+    """A bar: decisions, the latest returns, the time of a plan, the rate; and the time left."""
+    with bars_with_figures(quiet) as bar:
+        task = bar.add_task(what, total=None, figures="")
+
+        def tell(report: ControlReport) -> None:
+            parts = [PHASES[report.phase]]
+            if report.phase == "acting":
+                known = [value for value in report.returns if np.isfinite(value)]
+                parts += [f"return {np.mean(known):.4g}"] if known else []
+                parts += [f"{report.plan_ms:.3g} ms to decide", f"{report.rate:,.0f} decisions a second"]
+                parts += [f"model error {np.mean(report.model_error):.3g}"] if report.model_error else []
+            bar.update(
+                task,
+                total=report.wanted,
+                completed=report.decisions,
+                figures=", ".join(filter(None, parts)),
+                refresh=True,
+            )
+
+        yield tell
+
+
+def print_control(made: dict[str, Any], spec: Spec) -> None:
+    """The tests of a run, and one sentence that says what was learned."""
+    figures, config = made["figures"], made["config"]
+    table = Table("policy", "return", "95 %", "decisions", spec.time_unit + "s", box=SIMPLE_HEAD)
+    rows = {f"seed {config['seed'] + i}": test for i, test in enumerate(figures["tests"])}
+    for name, test in {**rows, "random actions": figures["random"]}.items():
+        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
+        table.add_row(name, f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", f"{test['time']:.4g}")
+    console = Console()
+    console.width = max(console.width, 80)
+    console.print(table)
+    chance = figures["random"]["return_high"]
+    clear = sum(test["return_low"] > chance for test in figures["tests"])
+    how = (
+        f"{config['agent']['kind'].upper()} alone"
+        if config["model"] == FREE
+        else f"planning with {_article(config['model'])} {config['model']} model"
+    )
+    count = len(figures["tests"])
+    who = "it is" if count == 1 else f"{clear} of {count} seeds are" if clear else "no seed is"
+    better = "clearly better than" if clear or count > 1 else "not clearly better than"
+    print(
+        f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; {who} "
+        f"{better} random actions ({figures['random']['return']:.4g})."
+    )
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeio" or word.startswith("rnn") else "a"
+
+
+def points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Decisions and returns [seed, epoch] of a record; an epoch without an end of an episode has the last one's."""
+    entries = made["figures"]["curve"]
+    decisions = np.array([entry["decisions"] for entry in entries])
+    returns = np.array([[np.nan if x is None else x for x in entry["return"]] for entry in entries]).T
+    for i in range(1, returns.shape[1]):
+        returns[:, i] = np.where(np.isnan(returns[:, i]), returns[:, i - 1], returns[:, i])
+    return decisions, returns
+
+
+def draw_learning(records: dict[str, dict[str, Any]], path: Path) -> None:
+    """Returns of the episodes lived through, by decisions: mean and standard deviation over seeds."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    _curves(axes, records)
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
+    colours = iter(colormaps["tab10"](range(10)))
+    for label, made in records.items():
+        decisions, returns = points(made)
+        mean, std, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
+        axes.plot(decisions, mean, label=label, color=colour, lw=1.6)
+        axes.fill_between(decisions, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="decisions", ylabel="return of an episode")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
+
+
+ROBOTS = ("swimmer", "hopper", "half-cheetah")
+ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", FREE)
+
+
+def read_records(results: Path, kind: str = "paper") -> dict[str, dict[str, dict[str, Any]]]:
+    """Records of the robots: by environment, then by model."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for env in ROBOTS:
+        paths = {model: results / f"{kind}-{env}-{model}.json" for model in ORDER}
+        found[env] = {model: json.loads(path.read_text()) for model, path in paths.items() if path.exists()}
+    if not any(found.values()):
+        raise KairodeError(f"there are no records of robots in {results}: give --results, in a clone it is results/.")
+    return found
+
+
+def draw_mujoco(results: Path, path: Path) -> None:
+    """The paper's figure: learning curves on the three tasks, to 100,000 decisions; model-free also where it ends."""
+    found = read_records(results)
+    figure = Figure(figsize=(12, 3.4), layout="constrained")
+    for axes, env in zip(figure.subplots(1, 3), ROBOTS, strict=True):
+        _curves(axes, {_label(model): made for model, made in found[env].items()})
+        axes.set_title(env, fontsize=10)
+        axes.set_xlim(0, 105_000)
+        if FREE in found[env]:
+            last = found[env][FREE]["figures"]
+            wanted = found[env][FREE]["config"]["decisions"]
+            axes.axhline(last["return"], color="#52606d", ls="--", lw=1)
+            axes.text(2000, last["return"], f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
+    figure.axes[0].legend(frameon=False, fontsize=7)
+    save_figure(figure, path)
+
+
+def _label(model: str) -> str:
+    return "DDPG, no model" if model == FREE else f"{model} + MPC"
+
+
+def print_mujoco(results: Path) -> None:
+    """Test returns at the end, mean and standard deviation over seeds."""
+    console = Console()
+    for kind in ("paper", "ours"):
+        if kind == "ours" and not list(results.glob("ours-*.json")):
+            continue
+        found = read_records(results, kind)
+        table = Table("", "decisions", *ROBOTS, title=f"{kind} settings: return at the end", box=SIMPLE_HEAD)
+        for model in ORDER:
+            rows = {env: found[env][model] for env in ROBOTS if model in found[env]}
+            if not rows:
+                continue
+            decisions = {made["config"]["decisions"] for made in rows.values()}
+            cells = []
+            for env in ROBOTS:
+                test = rows[env]["figures"] if env in rows else None
+                cells.append("-" if test is None else f"{test['return']:.4g} ± {test['return_std']:.2g}")
+            table.add_row(_label(model), ", ".join(f"{n:,}" for n in sorted(decisions)), *cells)
+        console.print(table)
+    print(
+        "The paper publishes curves and no numbers: on swimmer and hopper Latent-ODE at 100,000 decisions as good as "
+        "DDPG at 400,000, on half-cheetah ahead of every other."
+    )
