@@ -221,7 +221,14 @@ def test_places_are_seen_by_their_changes() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    for wrong in ({"kind": "ppo"}, {"soft": 0.0}, {"batch": 0}, {"actor_rate": -1.0}, {"hidden": (0, 3)}, {"noise": -0.1}):
+    for wrong in (
+        {"kind": "ppo"},
+        {"soft": 0.0},
+        {"batch": 0},
+        {"actor_rate": -1.0},
+        {"hidden": (0, 3)},
+        {"noise": -0.1},
+    ):
         with pytest.raises(KairodeError):
             ac.ActorCriticSettings(**wrong)
 

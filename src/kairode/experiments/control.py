@@ -87,6 +87,13 @@ class Control:
         return Ways(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_iterations)
 
 
+AGENTS = {
+    "ddpg": ActorCriticSettings(),
+    "td3": ActorCriticSettings(kind="td3", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
+    "sac": ActorCriticSettings(kind="sac", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
+}
+"""DDPG as the paper has it; the others with the sizes and rates that are usual for them."""
+
 QUICK = {
     "pendulum": {
         "agent": ActorCriticSettings(
@@ -130,11 +137,14 @@ def with_options(
         return dataclasses.replace(part, **{name: value for name, value in values.items() if value is not None})
 
     before = usual(env, model, **{name: value for name, value in given.items() if name != "decisions"})
+    chosen = before.agent
+    if agent is not None:  # the robots' agents are told apart by more than their kind, the pendulum's are not
+        chosen = dataclasses.replace(chosen, kind=agent) if env in QUICK or agent not in AGENTS else AGENTS[agent]
     best = None if sequences is None else max(1, min(before.plan.best, sequences // 20))
     return dataclasses.replace(
         before,
         decisions=before.decisions if given.get("decisions") is None else given["decisions"],
-        agent=changed(before.agent, kind=agent),
+        agent=chosen,
         plan=changed(before.plan, sequences=sequences, best=best, rounds=rounds, noise=noise),
         sizes=changed(before.sizes, solver=solver),
         changes=not places,
@@ -247,7 +257,7 @@ class _Run:
         }
         made = record("control", config, figures, command=command(config), seconds=self.seconds)
         save(self.folder / "record.json", made)
-        return made
+        return json.loads(json.dumps(made))
 
     def _resumed(self) -> bool:
         """Whether there was a checkpoint, which the crew then stands at."""

@@ -369,8 +369,8 @@ class Crew:
         found = [cut(self.spec, rows, self.ways.fit.pieces or 10) for rows in self._rows()]
         held = [_held_back(pieces) for pieces in found]
         most = self.mind.replay.items.shape[1] / (self.ways.fit.pieces or 10)
-        train_size = max(_power(1.3 * most), *(_power((~mask).sum()) for mask in held))
-        valid_size = max(_power(0.13 * most), *(_power(mask.sum()) for mask in held))
+        train_size = max(_power(1.3 * most), *(_power(int((~mask).sum())) for mask in held))
+        valid_size = max(_power(0.13 * most), *(_power(int(mask.sum())) for mask in held))
         train = [self._episodes(i, p, ~mask, train_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
         valid = [self._episodes(i, p, mask, valid_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
 
