@@ -1,6 +1,7 @@
 """DDPG, TD3 and SAC against formulas by hand, NumPy and numerical integration; and on a pendulum."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +105,7 @@ def test_td3_moves_its_actor_every_second_time() -> None:
     def moved(part):
         return [
             not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, map(part, pair)), strict=True))
-            for pair in zip(agents, agents[1:], strict=False)
+            for pair in itertools.pairwise(agents)
         ]
 
     assert moved(lambda agent: agent.networks.critics) == [True] * 4

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,9 @@ from kairode.data.rows import Row, cut, pack, unpack, width
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments import control, locomotion
 from kairode.experiments.control import Control, load_policies, run_control, usual, with_options
-from kairode.experiments.crew import Crew, Ended, transitions
+from kairode.experiments.crew import Crew, Ended, reward_skill, transitions
+from kairode.models.predict import Episodes
+from kairode.models.zoo import Sizes, build
 from kairode.planning.mpc import Planner, PlanSettings
 from kairode.report import control as report
 from kairode.report.film import draw_film, draw_strip, shoot
@@ -84,6 +87,30 @@ def test_an_agent_sees_rows_normalised_and_discounted_by_elapsed_time() -> None:
     np.testing.assert_allclose(found.next_features, (after - mean) / std, rtol=1e-4, atol=1e-5)
 
 
+def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -> None:
+    """A decoder made to say the truth, and one that says nothing."""
+    env = kairode.make("pendulum")
+    spec, n = env.task.spec, 40
+    data = kairode.collect(env, episodes=n, seed=0)
+    model = build("rnn", spec, Sizes(latent=3), key=jax.random.key(0))
+    episodes = Episodes(
+        jnp.asarray(data.observation[:, :2]),
+        jnp.asarray(data.action[:, :1]),
+        jnp.asarray(data.interval[:, :1] / spec.tick),
+        jnp.arange(n)[:, None] < 30,
+    )
+    mute = eqx.tree_at(lambda m: (m.decoder.weight, m.decoder.bias), model, (jnp.zeros((3, 3)), jnp.zeros(3)))
+    after, torque, tau = data.observation[:30, 1], data.action[:30, 0], data.interval[:30, 0]
+    nothing = np.zeros(3, np.float32)
+    earned = np.array([env.task.reward(nothing, *given) for given in zip(torque, after, tau, strict=True)])
+    silent = np.array([env.task.reward(nothing, a, jnp.zeros(3), t) for a, t in zip(torque, tau, strict=True)])
+    expected = 1 - ((silent - earned) ** 2).sum() / ((earned - earned.mean()) ** 2).sum()
+    found = reward_skill(mute, env.task, Sight.new(spec), episodes, jax.random.key(1))
+    np.testing.assert_allclose(found, [expected], rtol=1e-3)
+    same = Episodes(episodes.obs.at[:, 1].set(0.0), episodes.action, episodes.tau, episodes.real)
+    np.testing.assert_allclose(reward_skill(mute, env.task, Sight.new(spec), same, jax.random.key(1)), [1.0], atol=1e-5)
+
+
 def test_what_happens_is_what_is_stored() -> None:
     config = small("hopper", "free", seeds=2)
     crew = crew_of(config)
@@ -114,10 +141,11 @@ def test_what_happens_is_what_is_stored() -> None:
     np.testing.assert_allclose(statistics.mean[1], row.shown[1][:200].mean(0), rtol=1e-3, atol=1e-4)
 
 
-def test_seeds_side_by_side_are_the_same_alone() -> None:
+@pytest.mark.parametrize("model", ["free", pytest.param("rnn", marks=pytest.mark.slow)])
+def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
     made = []
     for seeds, seed in ((2, 0), (1, 1)):
-        crew = crew_of(small("pendulum", "rnn", seeds=seeds, seed=seed))
+        crew = crew_of(small("pendulum", model, seeds=seeds, seed=seed))
         crew.warm_up()
         crew.begin_epoch()
         for _ in range(5):
@@ -162,6 +190,7 @@ def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
     assert made["figures"]["curve"][0]["decisions"] == 200
     assert [len(entry["return"]) for entry in made["figures"]["curve"]] == [1, 1, 1]
     assert made["figures"]["fits"][0]["iterations"] == 20
+    assert np.shape(made["figures"]["fits"][0]["reward_skill"]) == (1, 10)
     with pytest.raises(KairodeError, match="controls"):
         control.read_config(tmp_path / "nothing")
 

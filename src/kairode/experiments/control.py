@@ -24,7 +24,7 @@ from kairode.experiments.fitting import same_config
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.models.zoo import Sizes, check_model
-from kairode.planning.mpc import PlanSettings
+from kairode.planning.mpc import Planner, PlanSettings
 from kairode.training import checkpoint
 from kairode.training.fit import FitSettings
 from kairode.training.loop import interrupts
@@ -247,6 +247,7 @@ class _Run:
         chance = evaluate(self.env, None, episodes=100).figures()
         figures = {
             "tests": tests,
+            "actors": actors_alone(self.env, policies, config.test),
             "return": float(np.mean([test["return"] for test in tests])),
             "return_std": float(np.std([test["return"] for test in tests])),
             "random": chance,
@@ -306,6 +307,12 @@ class _Run:
             plan = 1e3 * (self.crew.spent["planning"] - self.mark[2]) / turns
             rate = count * turns / (time.perf_counter() - self.mark[0])
         self.tell(ControlReport(done, self.config.decisions, phase, returns, plan, rate, self.errors))
+
+
+def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
+    """The same tests of the planners' actors without any planning: what a plan adds."""
+    planners = [policy for policy in policies if isinstance(policy, Planner)]
+    return [evaluate(env, one.without_planning(), episodes=episodes).figures() for one in planners]
 
 
 def curve(config: Control, ended: list[Ended]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Key
 
 from kairode.agents.actor_critic import (
     ActorCritic,
@@ -33,7 +34,7 @@ from kairode.envs.fleet_host import HostFleet
 from kairode.envs.fleet_jax import JaxFleet
 from kairode.envs.host import HostEnvironment
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.predict import Episodes
+from kairode.models.predict import Episodes, open_loop
 from kairode.models.zoo import Sizes, build
 from kairode.planning.mpc import Learned, Planner, PlanSettings
 from kairode.training.fit import FitSettings, Progress
@@ -76,6 +77,7 @@ class Calls(NamedTuple):
 
     decide: Callable[..., Any]
     learn: Callable[..., Mind]
+    skill: Callable[..., Any]
 
 
 class Ended(NamedTuple):
@@ -125,11 +127,35 @@ def compiled(ways: Ways, task: Task, static: Any) -> Calls:
             return update(mind, key)[0]
         return jax.lax.scan(update, mind, jax.random.split(key, settings.updates))[0]
 
-    many = (0, 0, 0, 0, None)
+    def foretelling(params: Any, sight: Sight, episodes: Episodes, data: Any) -> Any:
+        return reward_skill(eqx.combine(params, static), task, sight, episodes, jax.random.wrap_key_data(data))
+
     return Calls(
         decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
-        learn=jax.jit(jax.vmap(learning, in_axes=many), donate_argnums=0),
+        learn=jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
+        skill=jax.jit(jax.vmap(foretelling)),
     )
+
+
+def reward_skill(
+    model: DynamicsModel, task: Task, sight: Sight, episodes: Episodes, key: Key[Array, ""]
+) -> Float[Array, " steps"]:
+    """How well the model foretells what a planner adds up: R^2 of the reward of the 1st, 2nd, .. decision ahead."""
+    batch = episodes.batch_last()
+    real, tau = batch.real, batch.tau * task.spec.tick
+
+    def shown(x: Array) -> Array:
+        return sight.unnormalised(jnp.moveaxis(x, 1, -1))
+
+    def reward(before: Array, after: Array) -> Array:
+        each = jax.vmap(jax.vmap(task.reward))(sight.origin(before), jnp.moveaxis(batch.action, 1, -1), after, tau)
+        return jnp.where(real, each, 0.0)
+
+    true, told = shown(batch.obs), shown(open_loop(model, batch, key).obs)
+    earned, foretold = reward(true[:-1], true[1:]), reward(jnp.concatenate([true[:1], told[:-1]]), told)
+    count = jnp.maximum(real.sum(1), 1)
+    spread = jnp.where(real, (earned - (earned.sum(1) / count)[:, None]) ** 2, 0.0).sum(1)
+    return 1.0 - ((foretold - earned) ** 2).sum(1) / jnp.maximum(spread, 1e-12)
 
 
 def transitions(spec: Spec, settings: ActorCriticSettings, sight: Sight, rows: Any) -> Transition:
@@ -215,17 +241,23 @@ class Crew:
         if self.progress is not None:
             patience = max((self.ways.fit.patience or 15) - self.epoch, 3)
             settings = dataclasses.replace(self.ways.fit, patience=patience)
+            shares = self._shares()
             found = refit(
                 self.progress,
                 self.static,
                 settings,
-                self._shares(),
+                shares,
                 self.seeds,
                 number=self.epoch,
                 most=self.ways.most_iterations,
             )
             self.progress = found.progress
-            figures = {"model_error": found.error, "iterations": found.iterations}
+            skill = np.asarray(self.calls.skill(self.progress.params, self.sight, shares.valid, self.data), np.float64)
+            figures = {
+                "model_error": found.error,
+                "reward_skill": [[float(f"{x:.4g}") for x in one] for one in skill],
+                "iterations": found.iterations,
+            }
         self.epoch += 1
         self.begin_episodes(np.ones(len(self.seeds), bool))
         self.spent["fitting"] += time.perf_counter() - started

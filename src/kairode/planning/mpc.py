@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kairode.agents.actor_critic import ActorCriticSettings, Networks, greedy, value
-from kairode.agents.pilot import controls
+from kairode.agents.pilot import Pilot, controls
 from kairode.agents.sight import Sight
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
@@ -195,6 +195,10 @@ class Planner(Policy):
         shown = self.sight.seen(obs, memory.obs, first)
         control = self.plan(shown, belief, key=key)
         return control, Remembered(belief, obs, shown, control)
+
+    def without_planning(self) -> Pilot:
+        """Its actor as a policy of its own."""
+        return Pilot(self.networks, self.sight, self.learning, self.task.spec)
 
     def plan(self, shown: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
         """The controls for one environment."""

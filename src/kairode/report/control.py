@@ -68,9 +68,11 @@ def print_control(made: dict[str, Any], spec: Spec) -> None:
     count = len(figures["tests"])
     who = "it is" if count == 1 else f"{clear} of {count} seeds are" if clear else "no seed is"
     better = "clearly better than" if clear or count > 1 else "not clearly better than"
+    alone = [test["return"] for test in figures.get("actors", ())]
+    added = f" Without planning its actor{'s' * (count > 1)} would return {np.mean(alone):.4g}." if alone else ""
     print(
         f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; {who} "
-        f"{better} random actions ({figures['random']['return']:.4g})."
+        f"{better} random actions ({figures['random']['return']:.4g}).{added}"
     )
 
 
