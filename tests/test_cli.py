@@ -1,6 +1,5 @@
 """The command as people type it."""
 
-import json
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 import kairode
 from kairode.cli.common import fields_of
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.experiments.gather import Gather, command
+from kairode.experiments.pipeline import Run, command
 
 
 def test_envs(typed) -> None:
@@ -42,25 +41,6 @@ def test_collect(typed, tmp_path) -> None:
     assert (kairode.read(out_file).interval == 2).all()
 
 
-def test_a_run_with_controls_leaves_experience(typed, tmp_path) -> None:
-    folder = tmp_path / "run"
-    words = ("run", "swimmer", "--episodes", "4", "--set", "max_decisions=9", "--out")
-    code, out, _ = typed(*words, str(folder))
-    assert code == 0
-    assert "Collected 4 episodes of 'swimmer'" in out
-    assert str(folder / "course.svg") in out.splitlines()[-1]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "course.svg", "experience.parquet", "record.json"
-    ]  # fmt: skip
-    record = json.loads((folder / "record.json").read_text())
-    assert record["command"] == "kairode run swimmer --episodes 4 --seed 0 --set max_decisions=9"
-    assert record["figures"]["decisions"] == kairode.read(folder / "experience.parquet").decisions
-    assert {"commit", "machine", "versions", "seconds", "seed"} <= set(record)
-    again = tmp_path / "again"
-    typed(*words, str(again), "--quiet")
-    assert json.loads((again / "record.json").read_text())["figures"] == record["figures"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -90,7 +70,7 @@ def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, word
 
 def test_fields_survive_the_way_into_a_record_and_back() -> None:
     fields = {"substep": float("inf"), "intervals": (0.2, 0.4), "max_decisions": None, "timing": "all"}
-    words = shlex.split(command(Gather("acrobot", fields=fields)))
+    words = shlex.split(command(Run("acrobot", fields=fields)))
     given = fields_of(tuple(words[words.index("--set") + 1 :]))
     assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
 

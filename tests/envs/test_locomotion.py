@@ -166,3 +166,39 @@ def test_without_mujoco_it_says_what_to_install(monkeypatch) -> None:
     assert env.task.spec.actions.n == 3
     with pytest.raises(KairodeError, match=r"pip install 'kairode\[mujoco\]'"):
         env.open()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_physics_goes_on_bit_for_bit_from_a_snapshot(name: str) -> None:
+    env = kairode.make(name)
+    fleet, other = HostFleet(env, 2), HostFleet(env, 2)
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(-1, 1, (12, 2, env.task.spec.actions.n)).astype(np.float32)
+    fleet.reset([1, 2])
+    for action in actions[:6]:
+        fleet.step(action)
+    other.reset([8, 9])
+    other.restore(fleet.snapshot())
+    for action in actions[6:]:
+        for mine, theirs in zip(fleet.step(action), other.step(action), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    fleet.close()
+    other.close()
+
+
+def test_a_pose_is_where_the_limbs_are() -> None:
+    simulation = kairode.make("hopper").open()
+    simulation.reset(0)
+    pose = simulation.pose()
+    assert pose.shape == (4, 5)  # torso, thigh, leg, foot
+    torso = pose[0]
+    assert abs(torso[0] - torso[2]) < 0.01  # upright
+    assert np.hypot(*(torso[:2] - torso[2:4])) == pytest.approx(0.4, abs=1e-6)  # as long as in MuJoCo's file
+    np.testing.assert_allclose(pose[:, 4], [0.05, 0.05, 0.04, 0.06])
+    assert pose[:, [1, 3]].min() > 0  # above the ground
+
+
+def test_only_the_place_is_relative() -> None:
+    for name in NAMES:
+        spec = kairode.make(name).task.spec
+        assert [v.name for v in spec.observations if v.relative] == ["x"]

@@ -39,17 +39,19 @@ def test_discounts_and_units() -> None:
         "acrobot": 1.0,
         "hiv": 0.995,
         "hiv-partial": 0.995,
+        "pendulum": 0.99,
         "swimmer": 0.99,
         "hopper": 0.99,
         "half-cheetah": 0.99,
     }
-    assert [name for name, spec in found.items() if spec.tick != 1] == ["acrobot"]
+    assert [name for name, spec in found.items() if spec.tick != 1] == ["acrobot", "pendulum"]
     assert found["acrobot"].tick == 0.2
     assert {name: spec.intervals.classes for name, spec in found.items()} == {
         "gridworld": 7,
         "acrobot": 5,
         "hiv": 14,
         "hiv-partial": 14,
+        "pendulum": 5,
         "swimmer": 7,
         "hopper": 7,
         "half-cheetah": 9,

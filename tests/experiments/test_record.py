@@ -7,16 +7,17 @@ import subprocess
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.experiments.gather import Gather, command, gather
+from kairode.experiments.pipeline import Run, command, defaults, run
 from kairode.experiments.record import commit, processor, record, save
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:
-    made = record("gather", Gather("hiv", 5, 7), {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
+    config = {"env": "hiv", "episodes": 5, "seed": 7, "fields": {}}
+    made = record("run", config, {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
     save(tmp_path / "record.json", made)
     back = json.loads((tmp_path / "record.json").read_text())
     assert back == made
-    assert back["config"] == {"env": "hiv", "episodes": 5, "seed": 7, "fields": {}}
+    assert back["config"] == config
     assert back["seed"] == 7
     assert back["machine"]["cores"] >= 1
     assert back["versions"]["jax"] != "0.10.2"
@@ -33,15 +34,12 @@ def test_the_commit_is_that_of_the_code() -> None:
         assert found is None
 
 
-def test_the_command_makes_the_run_again(tmp_path) -> None:
-    config = Gather("gridworld", 3, 1, {"noise": 0.05, "intervals": (2, 3)})
-    assert command(config) == "kairode run gridworld --episodes 3 --seed 1 --set noise=0.05 'intervals=[2, 3]'"
-    trajectory, made = gather(config, tmp_path)
-    assert made["figures"]["decisions"] == trajectory.decisions
-    assert made["figures"]["interval_min"] >= 2
+def test_the_command_makes_the_run_again() -> None:
+    config = Run("gridworld", episodes=3, seed=1, fields={"intervals": (2, 3)}, **defaults("gridworld", latent=False))
+    assert command(config) == "kairode run gridworld --episodes 3 --seed 1 --set 'intervals=[2, 3]'"
 
 
 def test_nothing_is_left_of_a_run_that_cannot_be(tmp_path) -> None:
     with pytest.raises(KairodeError, match="unknown environment"):
-        gather(Gather("nowhere"), tmp_path / "run")
+        run(Run("nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
