@@ -85,22 +85,21 @@ def draw_film(moments: list[Moment], path: Path, title: str) -> None:
 
 
 def draw_strip(strips: dict[str, list[Moment]], path: Path, *, count: int = 9) -> None:
-    """Poses at equal times one beside the other, a row for each film: what fits on paper."""
-    figure = Figure(figsize=(9, 1.7 * len(strips)), layout="constrained")
-    for axes, (title, moments) in zip(
-        figure.subplots(len(strips), 1, squeeze=False)[:, 0], strips.items(), strict=True
-    ):
+    """Poses at equal times one beside the other, a row for each film, time and place below: what fits on paper."""
+    figure = Figure(figsize=(9, 1.6 * len(strips)), layout="constrained")
+    rows = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
+    for axes, (title, moments) in zip(rows, strips.items(), strict=True):
         known = np.array([moment.time for moment in moments])
-        for i, t in enumerate(np.linspace(0.0, moments[-1].time, count)):
-            moment = moments[min(int(np.searchsorted(known, t)), len(moments) - 1)]
-            _limbs(axes, moment.pose, 0.25 + 0.75 * (i + 1) / count)
-        axes.set_title(
-            f"{title}: {moments[-1].x - moments[0].x:.1f} m in {moments[-1].time:.1f} s", fontsize=9, loc="left"
-        )
-        axes.set(aspect="equal", yticks=[])
-        axes.autoscale_view()
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(labelsize=7)
+        chosen = [moments[int(np.searchsorted(known, t))] for t in np.linspace(0.0, known[-1], count)]
+        low, _ = _height(chosen)
+        wide = 1.15 * max(np.ptp(moment.pose[:, [0, 2]]) for moment in chosen)
+        for i, moment in enumerate(chosen):
+            shift = i * wide - moment.pose[:, [0, 2]].mean()
+            _limbs(axes, moment.pose + np.array([shift, 0.0, shift, 0.0, 0.0]), 1.0)
+            axes.text(i * wide, low, f"{moment.time:.2f} s\n{moment.x:+.2f} m", ha="center", va="top", fontsize=7)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_aspect("equal")
+        axes.axis("off")
     save_figure(figure, path)
 
 
