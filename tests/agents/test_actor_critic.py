@@ -169,6 +169,34 @@ def test_an_update_is_adam_and_a_soft_copy(kind: str) -> None:
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("kind", ac.KINDS)
+def test_critics_move_against_the_slope_of_the_td_error(kind: str) -> None:
+    """Adam's first step goes against the slope of (Q - (r + gamma^tau V'))^2, found by finite differences."""
+    settings, batch, key = settings_of(kind), batch_of(), jax.random.key(0)
+    agent = agent_of(settings)
+    following = np.asarray(ac.next_values(agent, settings, batch, key=jax.random.split(key)[0]), np.float64)
+    wanted = np.asarray(batch.reward, np.float64) + np.asarray(batch.discount, np.float64) * following
+    assert (np.asarray(batch.discount) == 0).any()
+    after, _ = ac.improve_actor_critic(agent, settings, batch, key=key)
+    old, new = agent.networks.critics, after.networks.critics
+
+    def loss(shift: float, i: int) -> float:
+        bias = old.rest.biases[-1].at[i, 0].add(shift)
+        rest = dataclasses.replace(old.rest, biases=(*old.rest.biases[:-1], bias))
+        values = critic_by_hand(dataclasses.replace(old, rest=rest), i, batch.features, batch.action)
+        return float(np.mean((values - wanted) ** 2))
+
+    for i in range(settings.critics):
+        slope = (loss(0.01, i) - loss(-0.01, i)) / 0.02
+        assert abs(slope) > 1e-3
+        moved = float(new.rest.biases[-1][i, 0] - old.rest.biases[-1][i, 0])
+        assert moved == pytest.approx(-1e-3 * np.sign(slope), rel=1e-2)
+    # And Adam's memory of the slope is that slope.
+    first = after.critic_state[0].mu.rest.biases[-1][:, 0]
+    expected = [0.1 * (loss(0.01, i) - loss(-0.01, i)) / 0.02 for i in range(settings.critics)]
+    np.testing.assert_allclose(first, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_the_actor_climbs_its_critic() -> None:
     settings = settings_of("ddpg", actor_rate=1e-2, critic_rate=1e-12)
     agent, batch = agent_of(settings), batch_of()

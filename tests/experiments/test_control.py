@@ -19,8 +19,10 @@ from kairode.agents.sight import Sight
 from kairode.data.rows import Row, cut, pack, unpack, width
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments import control, locomotion
-from kairode.experiments.control import Control, load_policies, run_control, usual, with_options
+from kairode.experiments.control import Control, run_control, usual, with_options
 from kairode.experiments.crew import Crew, Ended, reward_skill, transitions
+from kairode.experiments.pilots import evaluate_control, is_control, load_policies, read_config
+from kairode.experiments.shares import held_back
 from kairode.models.predict import Episodes
 from kairode.models.zoo import Sizes, build
 from kairode.planning.mpc import Planner, PlanSettings
@@ -101,9 +103,9 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
     )
     mute = eqx.tree_at(lambda m: (m.decoder.weight, m.decoder.bias), model, (jnp.zeros((3, 3)), jnp.zeros(3)))
     after, torque, tau = data.observation[:30, 1], data.action[:30, 0], data.interval[:30, 0]
-    nothing = np.zeros(3, np.float32)
-    earned = np.array([env.task.reward(nothing, *given) for given in zip(torque, after, tau, strict=True)])
-    silent = np.array([env.task.reward(nothing, a, jnp.zeros(3), t) for a, t in zip(torque, tau, strict=True)])
+    reward, nothing = jax.vmap(env.task.reward), jnp.zeros((30, 3))
+    torque, after, tau = map(jnp.asarray, (torque, after, tau))
+    earned, silent = (np.asarray(reward(nothing, torque, seen, tau)) for seen in (after, nothing))
     expected = 1 - ((silent - earned) ** 2).sum() / ((earned - earned.mean()) ** 2).sum()
     found = reward_skill(mute, env.task, Sight.new(spec), episodes, jax.random.key(1))
     np.testing.assert_allclose(found, [expected], rtol=1e-3)
@@ -177,6 +179,10 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
         assert figures_of(more) == figures_of(run_control(longer, tmp_path / "longer"))
     with pytest.raises(KairodeError, match="another run"):
         run_control(dataclasses.replace(config, epoch=100), tmp_path / "parts")
+    with pytest.raises(KairodeError, match=r"has taken .* decisions already"):
+        run_control(dataclasses.replace(config, decisions=300), tmp_path / "parts")
+    lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]
 
 
 def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
@@ -192,7 +198,51 @@ def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
     assert made["figures"]["fits"][0]["iterations"] == 20
     assert np.shape(made["figures"]["fits"][0]["reward_skill"]) == (1, 10)
     with pytest.raises(KairodeError, match="controls"):
-        control.read_config(tmp_path / "nothing")
+        read_config(tmp_path / "nothing")
+
+
+def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path) -> None:
+    config = small("pendulum", "latent-ode")
+    odd = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver="xyz"))
+    with pytest.raises(KairodeError, match="unknown solver"):
+        run_control(odd, tmp_path)
+    assert not (tmp_path / "config.json").exists()
+
+    def stop(report) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_control(small("pendulum", "free"), tmp_path, stop)
+    assert is_control(tmp_path)
+    with pytest.raises(KairodeError, match="has not ended"):
+        evaluate_control(tmp_path)
+    other = small("pendulum", "free", epoch=200, decisions=210)
+    assert run_control(other, tmp_path)["config"]["epoch"] == 200
+
+
+def test_a_replay_that_runs_over_keeps_the_order() -> None:
+    config = small("pendulum", "free", agent=ActorCriticSettings(hidden=(4, 4), warmup=90, batch=8, capacity=64))
+    crew = crew_of(config)
+    crew.warm_up()
+    crew.begin_epoch()
+    for _ in range(30):
+        crew.turn()
+    crew.settle()
+    row = unpack(crew.spec, crew._rows())
+    same = row.first[0][1:] == 0
+    np.testing.assert_array_equal(row.next_shown[0][:-1][same], row.shown[0][1:][same])
+    assert row.shown.shape == (1, 64, 3)
+    assert (~same).sum() <= 2
+
+
+def test_the_same_episodes_are_held_back_while_there_are_more() -> None:
+    spec = kairode.make("pendulum").task.spec
+    rows = np.zeros((400, width(spec)), np.float32)
+    rows[::8, -1] = 1.0  # episodes of eight decisions
+    few, many = (cut(spec, rows[:n], 5) for n in (160, 400))
+    kept = [set(pieces.episode[held_back(pieces)]) for pieces in (few, many)]
+    assert kept[0] == {4, 14}
+    assert kept[1] == {4, 14, 24, 34, 44}
 
 
 def test_the_curve_is_the_mean_of_the_episodes_of_an_epoch() -> None:
@@ -221,6 +271,11 @@ def test_the_command_steers_tests_and_films(typed, tmp_path: Path, monkeypatch) 
     code, said, _ = typed("evaluate", str(folder), "--episodes", "2", "--schedule", "4")
     assert code == 0
     assert "every 4 frames" in said
+    assert "(the best of 2)" in said
+    for words in (("evaluate", str(folder), "--schedule", "chosen"), ("schedule", str(folder))):
+        code, _, error = typed(*words)
+        assert code == 2
+        assert "named actions" in error
 
 
 def _known(given: dict) -> dict:
@@ -237,6 +292,9 @@ def _known(given: dict) -> dict:
         (("hopper", "--model", "lstm"), "unknown model"),
         (("hiv", "--model", "free"), "unknown model"),
         (("hopper", "--sequences", "0"), "sequences must be"),
+        (("hopper", "--model", "free", "--noise", "0.3"), "--noise has no effect: --model free plans nothing"),
+        (("hopper", "--model", "rnn", "--solver", "rk4:2"), "--solver has no effect"),
+        (("pendulum", "--places"), "--places has no effect"),
     ],
 )
 def test_what_cannot_be_done_is_said(words, complaint: str, typed) -> None:
@@ -257,6 +315,15 @@ def test_every_study_and_command_is_made_again() -> None:
     assert odd.plan.best == 5
     assert not odd.changes
     assert with_options("hopper", "free").decisions == 400_000
+    assert not with_options("hopper", "rnn", setting="paper").changes
+
+
+def test_fields_given_as_lists_work_on_robots() -> None:
+    env = kairode.make("hopper", intervals=[2, 5])
+    found = kairode.collect(env, episodes=2, seed=0)
+    taus = np.asarray(found.interval)[found.mask]
+    assert taus.min() >= 2
+    assert taus.max() <= 5
 
 
 def test_a_film_shows_what_happened(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from kairode.agents.sight import Sight
 from kairode.data.normalise import Statistics
 from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
 from kairode.errors import KairodeError
+from kairode.models.dynamics import Scale
 from kairode.models.zoo import MODELS, Sizes, build
 from kairode.planning.mpc import Learned, Planner, PlanSettings, Truth
 from kairode.trees import one, stack
@@ -239,7 +240,12 @@ def test_what_is_no_number_is_never_chosen() -> None:
             return state, jnp.where(jnp.arange(40)[None] % 2 == 0, jnp.nan, seen), tau
 
     broken = dataclasses.replace(policy, ahead=Broken(env))
-    assert np.isfinite(broken.plan(jnp.zeros(2), (), key=jax.random.key(0))).all()
+    chosen = broken.plan(jnp.zeros(2), (), key=jax.random.key(0))
+    noise = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (2, 1, 40))
+    tried, worth = policy.imagine(jnp.zeros(2), (), noise)
+    known = np.arange(1, 40, 2)
+    best = known[np.argsort(np.asarray(worth)[known])[-5:]]
+    np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
 
 
 # With learned models.
@@ -255,7 +261,10 @@ def learned(name: str, seed: int, settings: PlanSettings) -> Planner:
     return Planner(Learned(model, sight), env.task, networks, sight, LEARNING, settings)
 
 
-@pytest.mark.parametrize("name", MODELS)
+QUICK = ("dt-rnn", "latent-ode")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
 def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
     policy = learned(name, 0, PlanSettings(sequences=8, horizon=3, best=2))
     model, task, sight = policy.ahead.model, policy.task, policy.sight
@@ -275,6 +284,50 @@ def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
         action = greedy(LEARNING, policy.networks.actor, sight.features(here))
         total += 0.99 ** (t / 0.05) * float(value(policy.networks.critics, sight.features(here), action))
         np.testing.assert_allclose(worth[k], total, rtol=2e-4)
+
+
+def test_a_reward_of_places_is_that_of_their_changes() -> None:
+    """On the hopper, whose x is seen by its changes: the plan's reward is of x' - x, wherever it is."""
+    env = kairode.make("hopper")
+    spec, task = env.task.spec, env.task
+    sight = Sight(Statistics(jnp.asarray(10.0), 0.1 * jnp.ones(12), 10.0 * jnp.ones(12)), Sight.new(spec).places)
+    model = build("rnn", spec, Sizes(latent=6, timer_hidden=5), key=jax.random.key(0))
+    networks = new_actor_critic(12, 3, LEARNING, key=jax.random.key(1)).networks
+    policy = Planner(
+        Learned(model, sight), task, networks, sight, LEARNING, PlanSettings(sequences=6, horizon=1, best=2)
+    )
+    shown = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
+    z = model.start(key=jax.random.key(2))
+    tried, worth = policy.imagine(shown, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
+    for k in range(6):
+        tau = model.interval(z, sight.features(shown), tried[0, :, k])
+        after = sight.unnormalised(model.step(z, sight.features(shown), tried[0, :, k], tau)[1])
+        here, there = np.array(shown), np.array(after)
+        here[-1], there[-1] = 3.0, 3.0 + float(after[-1])
+        total = task.reward(here, np.array(tried[0, :, k]), there, float(tau))
+        if not task.terminal(there):
+            action = greedy(LEARNING, networks.actor, sight.features(after))
+            total += 0.99 ** float(tau) * float(value(networks.critics, sight.features(after), action))
+        np.testing.assert_allclose(worth[k], total, rtol=1e-3, atol=1e-3)
+
+
+def test_a_fixed_interval_replaces_the_timers() -> None:
+    policy = learned("latent-ode", 0, PlanSettings(sequences=8, horizon=2, best=2))
+    _, _, tau = dataclasses.replace(policy.ahead, held=0.2).step(
+        jnp.zeros((6, 4)), jnp.zeros((3, 4)), jnp.zeros((1, 4))
+    )
+    np.testing.assert_allclose(tau, 0.2)
+
+
+def test_chance_differs_from_decision_to_decision() -> None:
+    env = kairode.make("pendulum")
+    ahead = Truth(env, lambda obs: jnp.stack([jnp.arctan2(obs[1], obs[0]), obs[2]]))
+    belief, taus = ahead.spread((), jnp.array([1.0, 0.0, 0.0]), 3), []
+    for _ in range(8):
+        belief, _, tau = ahead.step(belief, jnp.zeros((3, 3)), jnp.zeros((1, 3)))
+        assert len(set(np.asarray(tau).tolist())) == 1
+        taus.append(float(tau[0]))
+    assert len(set(taus)) > 1
 
 
 def test_plans_together_equal_plans_one_by_one() -> None:
@@ -317,3 +370,6 @@ def test_bad_settings_are_refused() -> None:
     timeless = build("rnn", kairode.make("pendulum").task.spec, Sizes(timer="none"), key=jax.random.key(0))
     with pytest.raises(KairodeError, match="timer"):
         Learned(timeless, Sight.new(timeless.spec))
+    own = build("rnn", timeless.spec, scale=Scale((1.0,) * 3, (2.0,) * 3), key=jax.random.key(0))
+    with pytest.raises(KairodeError, match="standardises"):
+        Learned(own, Sight.new(own.spec))

@@ -150,12 +150,14 @@ def _run_steered(
     env: str, model: str, environment: Any, options: dict[str, Any], out: Path | None, quiet: bool
 ) -> None:
     """Take turns between fitting and planning, test, film."""
-    from kairode.experiments.control import load_policies, run_control, with_options
+    from kairode.experiments.control import run_control, with_options
+    from kairode.experiments.pilots import load_policies
     from kairode.report.control import draw_learning, print_control, watching_control
     from kairode.report.film import film
 
     config = with_options(env, model, **options)
-    kind = f"-{config.agent.kind}" * (config.agent.kind != "ddpg") + "-places" * (not config.changes)
+    kind = f"-{config.agent.kind}" * (config.agent.kind != "ddpg")
+    kind += "-paper" if config.setting == "paper" else "-places" * (not config.changes)
     many = f"-{config.seeds}" * (config.seeds > 1)
     folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}{many}"
     with watching_control(f"{env}, {model}", quiet) as tell:

@@ -64,7 +64,7 @@ def reproduce(
     if what == VISITS:
         _visits(studies, results / "visits", runs, out, run, again, quiet)
     elif what == ROBOTS:
-        _robots(studies, results / "control", runs, out, run, again, quiet)
+        _robots(studies, results / "control", runs, out, run, again, json, quiet)
     elif what in FIGURES:
         path = out or Path(f"{what}.svg")
         FIGURES[what](results / "policies", path)
@@ -106,21 +106,25 @@ def _robots(
     out: Path | None,
     run: bool,
     again: bool,
+    json: bool,
     quiet: bool,
 ) -> None:
     from kairode.experiments import locomotion
-    from kairode.report.control import draw_mujoco, print_mujoco, watching_control
+    from kairode.report.control import draw_mujoco, mujoco_table, print_mujoco, watching_control
 
     def tell(name: str) -> Any:
         return watching_control(name, quiet)
 
     missing = locomotion.reproduce(results=results, runs=runs, run=run, again=again, only=studies, watch=tell)
+    if json:
+        print_json(mujoco_table(results))
+        return
     path = out or Path(f"{ROBOTS}.svg")
     draw_mujoco(results, path)
     if not quiet:
         print_mujoco(results)
         if missing:
-            print(f"Without a record: {', '.join(missing)}; --run runs them (an hour each and more on a CPU).")
+            print(f"Without a record: {', '.join(missing)}; --run runs them (hours each on a CPU).")
     print(f"Drawn from the records in {results}: {path}.")
 
 

@@ -64,8 +64,9 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's and JAX's numbers as Python's, which a field may be."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    """NumPy's and JAX's numbers as Python's, which a field may be; lists as tuples, which compiled calls can hold."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def describe(name: str) -> tuple[str, list[tuple[str, Any, str]]]:

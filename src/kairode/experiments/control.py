@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import numpy as np
 
 from kairode.agents.actor_critic import ActorCriticSettings
-from kairode.agents.evaluate import Evaluation, evaluate
-from kairode.data.files import check_target
+from kairode.agents.evaluate import evaluate
+from kairode.data.files import check_target, whole
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.envs.core import Continuous
@@ -28,7 +27,7 @@ from kairode.planning.mpc import Planner, PlanSettings
 from kairode.training import checkpoint
 from kairode.training.fit import FitSettings
 from kairode.training.loop import interrupts
-from kairode.training.losses import Weights
+from kairode.trees import stack
 
 SAVE_SECONDS = 60.0
 """Least time between two checkpoints; more where one takes long."""
@@ -133,6 +132,15 @@ def with_options(
 ) -> Control:
     """The usual config with what a command line changes of it."""
 
+    planning = {"sequences": sequences, "rounds": rounds, "noise": noise, "solver": solver}
+    for name, value in planning.items():
+        if value is not None and (model == FREE or (name == "solver" and "ode" not in model)):
+            why = "--model free plans nothing" if model == FREE else f"the model {model} solves no ODE"
+            raise KairodeError(f"--{name} has no effect: {why}.")
+    relative = any(variable.relative for variable in make(env).task.spec.observations)
+    if places and not relative:
+        raise KairodeError(f"--places has no effect: '{env}' has no place of which changes could be seen.")
+
     def changed(part: Any, **values: Any) -> Any:
         return dataclasses.replace(part, **{name: value for name, value in values.items() if value is not None})
 
@@ -147,7 +155,7 @@ def with_options(
         agent=chosen,
         plan=changed(before.plan, sequences=sequences, best=best, rounds=rounds, noise=noise),
         sizes=changed(before.sizes, solver=solver),
-        changes=not places,
+        changes=not (places or (relative and given.get("setting") == "paper")),
     )
 
 
@@ -158,7 +166,7 @@ class ControlReport:
     decisions: int
     wanted: int
     phase: str
-    """random, fitting or acting."""
+    """random, fitting, acting or testing."""
     returns: list[float]
     """Mean of each seed's latest episodes (NaN before the first)."""
     plan_ms: float
@@ -177,19 +185,33 @@ def run_control(config: Control, folder: Path, tell: Tell = lambda report: None)
     if not isinstance(env.task.spec.actions, Continuous):
         raise KairodeError(f"actor-critics are for controls; the actions of '{config.env}' have names.")
     check_target(folder / "config.json")
-    same_config(config, folder, free=("decisions", "test"))  # more decisions go on from where fewer ended
-    save(folder / "config.json", dataclasses.asdict(config))
     path = folder / "record.json"
+    if (
+        checkpoint.exists(folder) or path.exists()
+    ):  # what stopped before its first checkpoint left nothing to go on from
+        same_config(config, folder, free=("decisions", "test"))  # more decisions go on from where fewer ended
+        _not_fewer(config, folder)
     if path.exists():
         made = json.loads(path.read_text())
         if made["config"] == json.loads(json.dumps(dataclasses.asdict(config))):
             return made
     run = _Run(config, env, folder, tell)
+    save(folder / "config.json", dataclasses.asdict(config))
     try:
         run.go()
         return run.finish()
     finally:
         run.crew.close()
+
+
+def _not_fewer(config: Control, folder: Path) -> None:
+    """Refuse fewer decisions than were taken: what was learned from the others cannot be taken back."""
+    taken = checkpoint.describe(folder)["decisions"] if checkpoint.exists(folder) else 0
+    if taken > config.decisions:
+        raise KairodeError(
+            f"the run in {folder} has taken {taken:,} decisions already, --decisions asks for {config.decisions:,}: "
+            "choose another folder with --out."
+        )
 
 
 class _Run:
@@ -225,24 +247,27 @@ class _Run:
                     self.errors = self.fits[-1].get("model_error", [])
                     self._mark()
                 self.ended += crew.turn()
+                stop = asked()
                 if crew.decisions % 100 == 0:
                     self._say("acting", crew.decisions)
                     due = time.perf_counter() - self.saved > max(SAVE_SECONDS, 20 * self.save_takes)
-                    if due or asked():
+                    if due and not stop:
                         self._keep()
-                    if asked() and crew.decisions < config.decisions:
-                        raise Stopped(
-                            f"interrupted after {crew.decisions:,} decisions, saved. The same command goes on from "
-                            f"there: {command(config, self.folder)}"
-                        )
+                if stop and crew.decisions < config.decisions:
+                    self._keep()
+                    raise Stopped(
+                        f"interrupted after {crew.decisions:,} decisions, saved. The same command goes on from there: "
+                        f"{command(config, self.folder)}"
+                    )
             self._keep()
 
     def finish(self) -> dict[str, Any]:
         """Test, and write down what came out."""
         config = self.config
         self.crew.settle()
+        self._say("testing", config.decisions)
         policies = self.crew.policies()
-        save_policies(self.folder, config, policies)
+        save_policies(self.folder, policies)
         tests = [evaluate(self.env, policy, episodes=config.test).figures() for policy in policies]
         chance = evaluate(self.env, None, episodes=100).figures()
         figures = {
@@ -277,6 +302,9 @@ class _Run:
     def _keep(self) -> None:
         """Write a checkpoint."""
         begun, crew = time.perf_counter(), self.crew
+        lines = [*self.fits, *curve(self.config, self.ended)]
+        with whole(self.folder / "metrics.jsonl") as part:
+            part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         checkpoint.save(
             self.folder,
             crew.arrays(),
@@ -320,9 +348,15 @@ def curve(config: Control, ended: list[Ended]) -> list[dict[str, Any]]:
     warmup, found = config.agent.warmup, []
     marks = [warmup, *range(warmup + config.epoch, config.decisions + config.epoch, config.epoch)]
     for low, high in zip([0, *marks[:-1]], marks, strict=True):
-        mine = [[e.earned for e in ended if e.seed == i and low < e.decision <= high] for i in range(config.seeds)]
-        returns = [float(np.mean(some)) if some else None for some in mine]
-        found.append({"decisions": min(high, config.decisions), "return": returns, "episodes": [len(s) for s in mine]})
+        mine = [[e for e in ended if e.seed == i and low < e.decision <= high] for i in range(config.seeds)]
+        found.append(
+            {
+                "decisions": min(high, config.decisions),
+                "return": [float(np.mean([e.earned for e in some])) if some else None for some in mine],
+                "length": [float(np.mean([e.length for e in some])) if some else None for some in mine],
+                "episodes": [len(some) for some in mine],
+            }
+        )
     return found
 
 
@@ -335,7 +369,7 @@ def command(config: Control, folder: Path | None = None) -> str:
             words += [f"--{name}", str(now[name])]
     if config.agent.kind != "ddpg":
         words += ["--agent", config.agent.kind]
-    if not config.changes:
+    if not config.changes and config.setting != "paper":
         words += ["--places"]
     for name in ("sequences", "rounds", "noise"):
         if now["plan"][name] != base["plan"][name]:
@@ -352,59 +386,11 @@ def command(config: Control, folder: Path | None = None) -> str:
 NAME = "pilots"
 
 
-def save_policies(folder: Path, config: Control, policies: list[Policy]) -> None:
+def save_policies(folder: Path, policies: list[Policy]) -> None:
     """Every seed's policy: networks, statistics, model."""
-    stacked = jax.tree.map(lambda *x: np.stack(x), *[eqx.filter(policy, eqx.is_array) for policy in policies])
-    checkpoint.save(folder, stacked, NAME, seeds=len(policies))
+    checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), NAME, seeds=len(policies))
 
 
-def read_config(folder: str | Path) -> Control:
-    """The config of a run's folder."""
-    path = Path(folder) / "config.json"
-    try:
-        given = json.loads(path.read_text())
-        agent, fit = dict(given["agent"]), dict(given["fit"])
-        agent["hidden"] = tuple(agent["hidden"])
-        fit["weights"] = Weights(**fit["weights"])
-        parts = {
-            "agent": ActorCriticSettings(**agent),
-            "plan": PlanSettings(**given["plan"]),
-            "sizes": Sizes(**given["sizes"]),
-            "fit": FitSettings(**fit),
-        }
-        return Control(**{**given, **parts})
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise KairodeError(f"{path} is not of a run with controls: give a folder of `kairode run hopper`.") from error
-
-
-def load_policies(folder: str | Path) -> list[Policy]:
-    """The policies of a run that ended, one for each seed."""
-    config = read_config(folder)
-    if not checkpoint.exists(folder, NAME):
-        raise KairodeError(f"the run in {folder} has not ended: give its command again, which goes on from there.")
-    env = make(config.env, setting=config.setting, **config.fields)
-    crew = Crew(env, config.ways, list(range(config.seed, config.seed + config.seeds)), 1)
-    crew.close()
-    like = crew.policies()
-    arrays = [eqx.filter(policy, eqx.is_array) for policy in like]
-    found = checkpoint.load(folder, jax.tree.map(lambda *x: np.stack(x), *arrays), NAME)
-    rest = eqx.filter(like[0], eqx.is_array, inverse=True)
-    return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), rest) for i in range(config.seeds)]
-
-
-def is_control(folder: str | Path) -> bool:
-    """Whether a folder holds a run with controls."""
-    return checkpoint.exists(folder, NAME)
-
-
-def evaluate_control(
-    folder: Path, *, schedule: Any = None, episodes: int = 100, seed: int = 0
-) -> tuple[dict[str, Any], Evaluation]:
-    """Test the policy of the run's best seed on the real system, on its own schedule or any other."""
-    config, policies = read_config(folder), load_policies(folder)
-    path = Path(folder) / "record.json"
-    tests = json.loads(path.read_text())["figures"]["tests"] if path.exists() else [{"return": 0.0}]
-    env = make(config.env, setting=config.setting, **config.fields)
-    best = policies[int(np.argmax([test["return"] for test in tests]))]
-    found = evaluate(env, best, episodes=episodes, schedule=schedule, seed=seed)
-    return {"env": config.env, "schedule": schedule}, found
+def best_seed(made: dict[str, Any]) -> int:
+    """Which of the seeds of a record had the highest test return, from 0."""
+    return int(np.argmax([test["return"] for test in made["figures"]["tests"]]))

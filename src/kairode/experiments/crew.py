@@ -27,19 +27,20 @@ from kairode.agents.pilot import Pilot, actions, controls
 from kairode.agents.sight import Sight
 from kairode.data.policy import Policy
 from kairode.data.replay import Replay, add, empty, sample
-from kairode.data.rows import Pieces, Row, cut, pack, unpack, width
+from kairode.data.rows import Row, pack, unpack, width
 from kairode.envs.core import Environment, Spec, Task
 from kairode.envs.fleet import Fleet
 from kairode.envs.fleet_host import HostFleet
 from kairode.envs.fleet_jax import JaxFleet
 from kairode.envs.host import HostEnvironment
+from kairode.experiments.shares import shares_of
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.models.zoo import Sizes, build
 from kairode.planning.mpc import Learned, Planner, PlanSettings
 from kairode.training.fit import FitSettings, Progress
 from kairode.training.fit import begin as begin_fit
-from kairode.training.refit import Shares, refit
+from kairode.training.refit import refit
 from kairode.trees import one
 
 FREE = "free"
@@ -241,7 +242,8 @@ class Crew:
         if self.progress is not None:
             patience = max((self.ways.fit.patience or 15) - self.epoch, 3)
             settings = dataclasses.replace(self.ways.fit, patience=patience)
-            shares = self._shares()
+            capacity = self.mind.replay.items.shape[1]
+            shares = shares_of(self.spec, self._rows(), self.sight, self.ways.fit, capacity)
             found = refit(
                 self.progress,
                 self.static,
@@ -254,7 +256,7 @@ class Crew:
             self.progress = found.progress
             skill = np.asarray(self.calls.skill(self.progress.params, self.sight, shares.valid, self.data), np.float64)
             figures = {
-                "model_error": found.error,
+                "model_error": [error if np.isfinite(error) else None for error in found.error],
                 "reward_skill": [[float(f"{x:.4g}") for x in one] for one in skill],
                 "iterations": found.iterations,
             }
@@ -386,53 +388,12 @@ class Crew:
 
     def _rows(self) -> np.ndarray:
         """All that is remembered, in order: [seed, decision, number]."""
-        items, capacity = np.asarray(self.mind.replay.items), self.mind.replay.items.shape[1]
-        if self.decisions <= capacity:
-            return items[:, : self.decisions]
-        return np.roll(items, -(self.decisions % capacity), axis=1)
+        replay = self.mind.replay
+        items, size = np.asarray(replay.items), int(replay.size[0])
+        return items[:, :size] if size < items.shape[1] else np.roll(items, -int(replay.cursor[0]), axis=1)
 
     def _latest(self) -> np.ndarray:
         """What was added since the statistics were last renewed."""
+        rows = self._rows()
         new = self.decisions - int(self.sight.statistics.count[0])
-        return self._rows()[:, -new:]
-
-    def _shares(self) -> Shares:
-        """Pieces for fitting, nine parts of the episodes to fit to and one held back, normalised."""
-        found = [cut(self.spec, rows, self.ways.fit.pieces or 10) for rows in self._rows()]
-        held = [_held_back(pieces) for pieces in found]
-        most = self.mind.replay.items.shape[1] / (self.ways.fit.pieces or 10)
-        train_size = max(_power(1.3 * most), *(_power(int((~mask).sum())) for mask in held))
-        valid_size = max(_power(0.13 * most), *(_power(int(mask.sum())) for mask in held))
-        train = [self._episodes(i, p, ~mask, train_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
-        valid = [self._episodes(i, p, mask, valid_size) for i, (p, mask) in enumerate(zip(found, held, strict=True))]
-
-        def stacked(parts: list[Episodes]) -> Episodes:
-            return jax.tree.map(lambda *x: jnp.stack(x), *parts)
-
-        return Shares(stacked(train), stacked(valid), [int((~mask).sum()) for mask in held])
-
-    def _episodes(self, seed: int, pieces: Pieces, mask: np.ndarray, size: int) -> Episodes:
-        """Some of a seed's pieces as its model sees them, padded with empty ones."""
-        sight, spare = one(self.sight, seed), size - int(mask.sum())
-
-        def padded(x: np.ndarray) -> Any:
-            return jnp.asarray(np.pad(x[mask], [(0, spare), *[(0, 0)] * (x.ndim - 1)]))
-
-        return Episodes(
-            obs=sight.features(padded(pieces.shown)),
-            action=padded(pieces.control),
-            tau=padded(pieces.tau / np.float32(self.spec.tick)),
-            real=padded(pieces.real),
-        )
-
-
-def _held_back(pieces: Pieces) -> np.ndarray:
-    """Every tenth episode is for validation, always the same ones; of few episodes, every tenth piece."""
-    if pieces.episode[-1] < 9:
-        return np.arange(len(pieces.episode)) % 10 == 4
-    return pieces.episode % 10 == 4
-
-
-def _power(number: float) -> int:
-    """The next power of two."""
-    return 1 << max(int(np.ceil(number)) - 1, 0).bit_length()
+        return rows[:, max(rows.shape[1] - new, 0) :]

@@ -15,9 +15,9 @@ from kairode.models.zoo import PAPER_MODELS
 SEEDS = 3
 
 STUDIES: dict[str, Control] = {
-    f"paper-{env}-{model}": usual(env, model, seeds=SEEDS) for env in ROBOTS for model in (*PAPER_MODELS, FREE)
+    f"{env}-{model}": usual(env, model, seeds=SEEDS) for env in ROBOTS for model in (*PAPER_MODELS, FREE)
 }
-"""Every model on every robot, planning as the paper does."""
+"""Every model on every robot: the paper's planner, agents and sizes; docs/results.md says what differs."""
 
 
 def reproduce(

@@ -17,9 +17,9 @@ from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import KairodeError, Stopped
-from kairode.experiments.control import evaluate_control, is_control
 from kairode.experiments.fitting import plan, run_fit, same_config
 from kairode.experiments.learning import Learned, imagined_episodes, learn_more, policy_preset
+from kairode.experiments.pilots import evaluate_control, is_control
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.experiments.scheduling import chosen_of
@@ -180,12 +180,14 @@ def evaluate_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
     """Test the policy of a folder on the real system: on its own schedule, any other, or at chosen times."""
+    if is_control(folder):
+        if isinstance(schedule, str):
+            chosen_of(folder)  # says why not
+        return evaluate_control(folder, schedule=schedule, episodes=episodes, accrue=accrue, seed=seed)
     if isinstance(schedule, str) and schedule == "chosen":
         source, policy, visits = chosen_of(folder)
         found = evaluate(source.env, policy, episodes=episodes, schedule=visits, seed=seed)
         return {**source.about, "schedule": "chosen"}, found
-    if is_control(folder):
-        return evaluate_control(folder, schedule=schedule, episodes=episodes, seed=seed)
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
         raise KairodeError(f"{folder} is of chosen visits: evaluate {folder.parent} with --schedule chosen.")

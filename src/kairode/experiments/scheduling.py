@@ -31,6 +31,7 @@ from kairode.envs.schedule import Schedule, Timed
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import digest
 from kairode.experiments.learning import learn_more
+from kairode.experiments.pilots import is_control
 from kairode.experiments.record import record, save
 from kairode.experiments.rounds import load_rounds
 from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
@@ -84,6 +85,8 @@ class Source:
 
 def read_run(folder: Path) -> Source:
     """The models and experience of a run, from `kairode run` or `kairode rounds`."""
+    if is_control(folder):
+        raise KairodeError(f"{folder} is a run with controls: intervals are chosen for named actions so far.")
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
     if (folder / "fit").is_dir():

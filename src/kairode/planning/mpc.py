@@ -22,7 +22,7 @@ from kairode.agents.sight import Sight
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
-from kairode.models.dynamics import DynamicsModel
+from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import NoTimer
 
 Sequences = Float[Array, "_ k"]
@@ -85,10 +85,16 @@ class Learned(Ahead):
 
     model: DynamicsModel
     sight: Sight
+    held: float | None = eqx.field(static=True, default=None)
+    """How long actions will be held, where a schedule says so and not the timer."""
 
     def __check_init__(self) -> None:
-        if isinstance(self.model.timer, NoTimer):
+        if isinstance(self.model.timer, NoTimer) and self.held is None:
             raise KairodeError("a planner needs to know how long an action will be held: fit a model with a timer.")
+        if self.model.scale != Scale.none(len(self.model.spec.observations)):
+            raise KairodeError(
+                "this model standardises what it sees by itself: a planner's sees what `Sight` normalises."
+            )
 
     def start(self, *, key: Key[Array, ""]) -> Any:
         """z_0."""
@@ -106,13 +112,19 @@ class Learned(Ahead):
         """P(z', tau | z, a, s) and what z' stands for."""
         model = self.model
         x = jnp.concatenate([self.sight.features(shown.T).T, control])
-        ticks = model.timer.interval(jnp.concatenate([x, belief]))
+        if self.held is None:
+            ticks = model.timer.interval(jnp.concatenate([x, belief]))
+        else:
+            ticks = jnp.full(x.shape[1:], self.held / model.spec.tick)
         z = model.transition.move(belief, model.transition.inputs(x, ticks), ticks)
         return z, self.sight.unnormalised(model.decoder(z).T).T, ticks * model.spec.tick
 
 
 class Truth(Ahead):
-    """The true dynamics of a system whose state can be told from what is observed; chance is what one key makes it."""
+    """The true dynamics of a system whose state can be told from what is observed.
+
+    What is left to chance differs from decision to decision, and is the same for all sequences.
+    """
 
     env: Environment
     state: Callable[[Obs], Any] = eqx.field(static=True, default=lambda obs: obs)
@@ -127,17 +139,19 @@ class Truth(Ahead):
         return ()
 
     def spread(self, belief: Any, shown: Obs, count: int) -> Any:
-        """The same state for all."""
-        return jax.tree.map(lambda x: jnp.broadcast_to(x[..., None], (*x.shape, count)), self.state(shown))
+        """The same state for all, and how many decisions ahead it is."""
+        start = (self.state(shown), jnp.zeros((), jnp.int32))
+        return jax.tree.map(lambda x: jnp.broadcast_to(x[..., None], (*x.shape, count)), start)
 
     def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
         """What really would happen."""
-        interval_key, step_key = jax.random.split(jax.random.key(0))
 
-        def one(state: Any, control: Array) -> tuple[Any, Obs, Tau]:
+        def one(belief: tuple[Any, Array], control: Array) -> tuple[Any, Obs, Tau]:
+            state, number = belief
+            interval_key, step_key = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
             tau = self.env.interval(state, control, key=interval_key)
             state = self.env.transition(state, control, tau, key=step_key)
-            return state, self.env.observe(state), tau
+            return (state, number + 1), self.env.observe(state), tau
 
         return jax.vmap(one, in_axes=-1, out_axes=-1)(belief, control)
 
@@ -248,7 +262,7 @@ class Planner(Policy):
 
 
 def unrolled() -> int:
-    """How many decisions are laid out one after the other: on a GPU that saves a third (`benchmarks/mpc.py`)."""
+    """How many decisions are laid out one after the other: all of them on a GPU, which is slow at short loops."""
     return 1 if jax.default_backend() == "cpu" else 10
 
 

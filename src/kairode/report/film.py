@@ -15,6 +15,7 @@ from PIL import Image
 from kairode.data.files import whole
 from kairode.data.policy import Policy
 from kairode.envs.locomotion import Locomotion
+from kairode.experiments.control import NAME, best_seed
 from kairode.report.course import save_figure
 
 FRAMES_A_SECOND = 20
@@ -25,11 +26,10 @@ def film(env: Any, policies: list[Policy], made: dict[str, Any], path: Path) -> 
     """Film the best seed of a run, where there is a robot to film; a sentence that says where."""
     if not isinstance(env, Locomotion):
         return ""
-    tests = [test["return"] for test in made["figures"]["tests"]]
-    best = int(np.argmax(tests))
-    if not path.exists():
+    best = best_seed(made)
+    if not path.exists() or path.stat().st_mtime < (path.parent / f"{NAME}.json").stat().st_mtime:
         draw_film(shoot(env, policies[best]), path, f"{env.name}, {made['config']['model']}")
-    which = "" if len(tests) == 1 else f" (of seed {made['config']['seed'] + best})"
+    which = "" if len(policies) == 1 else f" (of seed {made['config']['seed'] + best})"
     return f" A film of the gait{which}: {path}."
 
 
@@ -42,7 +42,6 @@ class Moment(NamedTuple):
     """The limbs: x1, y1, x2, y2, radius."""
     x: float
     """Where the root is."""
-    reward: float
 
 
 def shoot(env: Locomotion, policy: Policy, *, seconds: float = 6.0, seed: int = 0) -> list[Moment]:
@@ -53,7 +52,7 @@ def shoot(env: Locomotion, policy: Policy, *, seconds: float = 6.0, seed: int = 
         obs, time, tau = simulation.reset(seed), 0.0, 0.0
         start_key, key = jax.random.split(jax.random.key(seed))
         memory = policy.start(key=start_key)
-        found = [Moment(0.0, simulation.pose(), float(obs[-1]), 0.0)]
+        found = [Moment(0.0, simulation.pose(), float(obs[-1]))]
         while time < seconds and len(found) <= (env.max_decisions or 10_000):
             key, now = jax.random.split(key)
             seen = jnp.asarray(obs, jnp.float32)
@@ -62,8 +61,7 @@ def shoot(env: Locomotion, policy: Policy, *, seconds: float = 6.0, seed: int = 
             tau = simulation.interval(control)
             after = simulation.transition(control, tau)
             time += tau * env.robot.frame
-            reward = float(task.reward(obs, control, after, tau))
-            found.append(Moment(time, simulation.pose(), float(after[-1]), reward))
+            found.append(Moment(time, simulation.pose(), float(after[-1])))
             obs = after
             if task.terminal(obs):
                 break

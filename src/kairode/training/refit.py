@@ -35,6 +35,8 @@ class Shares(NamedTuple):
     valid: Episodes
     counts: list[int]
     """How many of each seed's training pieces are real."""
+    every: int
+    """Iterations of about one pass through the data, the same for all seeds; a multiple of CHUNK."""
 
 
 def refit(
@@ -49,10 +51,9 @@ def refit(
 ) -> Refitted:
     """Go on until the error has not fallen for `settings.patience` passes through the data, or for `most` iterations.
 
-    The number of the refit only fixes the order of the batches.
+    Iterations are done in tens. The number of the refit only fixes the order of the batches.
     """
     compiled = dataclasses.replace(settings, patience=None)  # patience changes, what is compiled does not
-    passes = max(CHUNK, CHUNK * round(max(shares.counts) / settings.batch / CHUNK))
     fresh = jnp.zeros_like(progress.stale)
     progress = dataclasses.replace(
         progress,
@@ -65,7 +66,7 @@ def refit(
     )
     done = 0
     while bool(progress.active.any()) and done < most:
-        for _ in range(passes // CHUNK):
+        for _ in range(max(1, min(shares.every, most - done) // CHUNK)):
             drawn = [
                 batch_numbers(seed + 7919 * number, count, settings.batch, done, CHUNK)
                 for seed, count in zip(seeds, shares.counts, strict=True)
