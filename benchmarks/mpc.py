@@ -364,8 +364,8 @@ def show(figures: dict[str, Any]) -> None:
             print(
                 f"{case}: a plan takes 1/{ratio['plan']:.0f} of PyTorch's time ({SOLVER}), with dopri5 1/"
                 f"{ratio['plan_dopri5']:.1f}, a training iteration 1/"
-                f"{found['torchdiffeq_iteration'] / found['iteration']:.0f}. With dopri5 and the same noise the controls "
-                f"of the two lie {found['controls_apart']:.2g} of its width apart."
+                f"{found['torchdiffeq_iteration'] / found['iteration']:.0f}. With dopri5 and the same noise the two's "
+                f"controls lie {found['controls_apart']:.2g} of its width apart."
             )
 
 

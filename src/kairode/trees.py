@@ -1,4 +1,4 @@
-"""Several pytrees as one, with an axis in front of every array; and back."""
+"""Several pytrees as one, with an axis in front of every array, and back; one pytree or another."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -24,3 +24,8 @@ def one(tree: T, index: Any) -> T:
 def alone(tree: T) -> T:
     """A stack of one."""
     return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
+
+
+def choose(condition: Any, yes: T, no: T) -> T:
+    """One tree or the other, by a scalar that compiled code computes."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

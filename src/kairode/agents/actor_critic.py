@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kairode.agents.dqn import Transition, td_target
 from kairode.agents.network import ReLUNetwork
 from kairode.errors import KairodeError, unknown
+from kairode.trees import choose
 
 KINDS = ("ddpg", "td3", "sac")
 LOG_STD = (-5.0, 2.0)
@@ -257,9 +258,9 @@ def improve_actor_critic(
         held = dataclasses.replace(
             agent, networks=Networks(actor, critics), critic_state=critic_state, updates=moved.updates
         )
-        moved = _where(agent.updates % settings.delay == 0, moved, held)
+        moved = choose(agent.updates % settings.delay == 0, moved, held)
     sane = jnp.isfinite(loss) & jnp.isfinite(worth)
-    return _where(sane, moved, agent), sane
+    return choose(sane, moved, agent), sane
 
 
 def _with_temperature(
@@ -269,7 +270,3 @@ def _with_temperature(
     slope = -jnp.exp(agent.log_temperature) * (density - actions)
     change, state = optax.adam(settings.actor_rate).update(slope, agent.temperature_state)
     return dataclasses.replace(agent, log_temperature=agent.log_temperature + change, temperature_state=state)
-
-
-def _where(yes: Bool[Array, ""], new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(yes, a, b), new, old)

@@ -13,6 +13,7 @@ from kairode.envs.fleet import Fleet, Keys, Step, following, step_key
 from kairode.envs.lanes import over_lanes
 from kairode.envs.schedule import Own, Schedule, due
 from kairode.errors import KairodeError
+from kairode.trees import choose
 
 
 class Calls(NamedTuple):
@@ -30,7 +31,7 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
         return begin(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
 
     def renew(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
-        return _choose(chosen, start(data), moment)
+        return choose(chosen, start(data), moment)
 
     def step(
         moment: Moment, action: Action, tau: Tau | None, data: jax.Array, anew: jax.Array | None
@@ -44,13 +45,9 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
         moved, outcome = advance(env, moment, action, held, key=advance_key)
         data = jnp.where(anew, following(data), data)
         nothing = jax.tree.map(jnp.zeros_like, outcome)
-        return _choose(anew, start(data), moved), _choose(anew, nothing, outcome), data
+        return choose(anew, start(data), moved), choose(anew, nothing, outcome), data
 
     return Calls(*(jax.jit(over_lanes(one)) for one in (start, renew, step)))
-
-
-def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 _compiled_once = functools.lru_cache(maxsize=64)(compiled)

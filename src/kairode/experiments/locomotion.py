@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from kairode.envs.locomotion import ROBOTS
-from kairode.errors import unknown
 from kairode.experiments.control import Control, Tell, run_control, usual
 from kairode.experiments.crew import FREE
-from kairode.experiments.record import save
+from kairode.experiments.record import save, without_record
 from kairode.models.zoo import PAPER_MODELS
 
 SEEDS = 3
@@ -30,11 +29,7 @@ def reproduce(
     watch: Callable[[str], AbstractContextManager[Tell]],
 ) -> list[str]:
     """Run the studies that have no record, where that is asked for; those that still have none."""
-    for name in only:
-        if name not in STUDIES:
-            raise unknown("study", name, STUDIES)
-    wanted = [name for name in STUDIES if not only or name in only]
-    missing = [name for name in wanted if again or not (results / f"{name}.json").exists()]
+    missing = without_record(STUDIES, results, only, again)
     if not (run or again):
         return missing
     for name in missing:

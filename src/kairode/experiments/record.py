@@ -7,11 +7,13 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
 from kairode.data.files import whole
+from kairode.errors import unknown
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -37,6 +39,16 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON, whole or not at all."""
     with whole(path) as part:
         part.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def without_record(studies: Iterable[str], results: Path, only: Sequence[str] = (), again: bool = False) -> list[str]:
+    """Which studies (or only those named) have no record in a folder; all of them where they are to be run again."""
+    known = list(studies)
+    for name in only:
+        if name not in known:
+            raise unknown("study", name, known)
+    wanted = [name for name in known if not only or name in only]
+    return [name for name in wanted if again or not (results / f"{name}.json").exists()]
 
 
 def commit() -> str | None:

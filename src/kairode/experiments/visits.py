@@ -29,10 +29,10 @@ from kairode.envs import make
 from kairode.envs.accrual import Accruing, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.envs.schedule import Timed
-from kairode.errors import KairodeError, unknown
+from kairode.errors import KairodeError
 from kairode.experiments.fitting import digest, experience
 from kairode.experiments.jobs import run_jobs
-from kairode.experiments.record import record, save
+from kairode.experiments.record import record, save, without_record
 from kairode.experiments.rounds import Rounds, load_rounds, run_rounds
 from kairode.experiments.studies import LOOK_SEED, short
 from kairode.experiments.table1 import cell_config, job
@@ -303,11 +303,7 @@ def reproduce(
     tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
 ) -> list[str]:
     """Run the studies that have no record, where that is asked for; those that still have none."""
-    for name in only:
-        if name not in STUDIES:
-            raise unknown("study", name, STUDIES)
-    wanted = [name for name in STUDIES if not only or name in only]
-    missing = [name for name in wanted if again or not (results / f"{name}.json").exists()]
+    missing = without_record(STUDIES, results, only, again)
     if not (run or again):
         return missing
     for name in missing:

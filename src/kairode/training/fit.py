@@ -21,6 +21,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.training.batches import batch_numbers
 from kairode.training.losses import Terms, Weights, objective, state_error
+from kairode.trees import choose
 
 LOOKS = 2**31 - 1
 """What validation folds into a seed's key; iterations fold in their number."""
@@ -167,24 +168,19 @@ def update(
     fine = jnp.isfinite(terms.total) & jnp.isfinite(optax.tree.norm(gradient, squared=True))
     changes, state = optimiser(settings).update(gradient, progress.optimiser, progress.params)
     moves = fine & progress.active
-    params = keep(moves, optax.apply_updates(progress.params, changes), progress.params)
+    params = choose(moves, optax.apply_updates(progress.params, changes), progress.params)
     bad = (~fine & progress.active).astype(jnp.int32)
     in_a_row = jnp.where(fine, 0, progress.in_a_row + bad)
     after = dataclasses.replace(
         progress,
         params=params,
-        optimiser=keep(moves, state, progress.optimiser),
+        optimiser=choose(moves, state, progress.optimiser),
         iteration=k + progress.active.astype(jnp.int32),
         skipped=progress.skipped + bad,
         in_a_row=in_a_row,
         longest_row=jnp.maximum(progress.longest_row, in_a_row),
     )
     return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), terms)
-
-
-def keep(new: Bool[Array, ""], this: Any, other: Any) -> Any:
-    """One tree or the other."""
-    return jax.tree.map(lambda a, b: jnp.where(new, a, b), this, other)
 
 
 @partial(jax.jit, static_argnames=("static", "own"))
@@ -207,7 +203,7 @@ def look(progress: Progress, error: Float[Array, " seeds"], patience: Int[Array,
     stale = jnp.where(better, 0, progress.stale + progress.active.astype(jnp.int32))
     return dataclasses.replace(
         progress,
-        best=jax.vmap(keep)(better, progress.params, progress.best),
+        best=jax.vmap(choose)(better, progress.params, progress.best),
         best_error=jnp.where(better, error, progress.best_error),
         stale=stale,
         active=progress.active if patience is None else progress.active & (stale < patience),

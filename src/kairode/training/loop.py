@@ -25,7 +25,7 @@ from kairode.models.transition import FlowTransition
 from kairode.training import checkpoint
 from kairode.training.batches import pad, pieces
 from kairode.training.fit import FitSettings, Progress, advance, begin, look, numbers, validate
-from kairode.training.fit import keep as choose
+from kairode.trees import choose
 
 CHUNK = 50
 """Iterations in one compiled call."""

@@ -11,7 +11,8 @@ import numpy as np
 from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
 from kairode.training.batches import batch_numbers
-from kairode.training.fit import FitSettings, Progress, advance, keep, look, validate
+from kairode.training.fit import FitSettings, Progress, advance, look, validate
+from kairode.trees import choose
 
 CHUNK = 10
 """Iterations in one compiled call."""
@@ -83,5 +84,5 @@ def refit(
                 "smaller learning rate or a solver with fixed steps."
             )
     known = jnp.isfinite(progress.best_error)
-    params = jax.vmap(keep)(known, progress.best, progress.params)
+    params = jax.vmap(choose)(known, progress.best, progress.params)
     return Refitted(dataclasses.replace(progress, params=params), np.asarray(progress.best_error).tolist(), done)
