@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kairode.agents.store import load_policy, save_policy
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
+    from kairode.experiments.control import steer
     from kairode.experiments.fitting import fit
     from kairode.experiments.learning import learn
     from kairode.models import DynamicsModel, predict
@@ -36,6 +37,7 @@ _HOMES = {
     "kairode.agents.store": ("load_policy", "save_policy"),
     "kairode.planning.schedule": ("best_intervals",),
     "kairode.planning.world": ("imagine",),
+    "kairode.experiments.control": ("steer",),
     "kairode.experiments.fitting": ("fit",),
     "kairode.experiments.learning": ("learn",),
 }
@@ -66,6 +68,7 @@ __all__ = [
     "predict",
     "read",
     "save_policy",
+    "steer",
     "write",
 ]
 

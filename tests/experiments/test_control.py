@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -303,6 +304,14 @@ def test_what_cannot_be_done_is_said(words, complaint: str, typed) -> None:
     assert complaint in error
 
 
+def test_without_mujoco_a_run_says_what_to_install_and_leaves_nothing(typed, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    code, _, error = typed("run", "hopper", "--model", "free", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "pip install 'kairode[mujoco]'" in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_study_and_command_is_made_again() -> None:
     for config in locomotion.STUDIES.values():
         assert control.command(config) == f"kairode run {config.env} --model {config.model} --seeds 3"
@@ -316,6 +325,24 @@ def test_every_study_and_command_is_made_again() -> None:
     assert not odd.changes
     assert with_options("hopper", "free").decisions == 400_000
     assert not with_options("hopper", "rnn", setting="paper").changes
+
+
+def test_steering_from_python(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(control, "usual", lambda env, model, **given: small(env, model, **_known(given)))
+    env = kairode.make("pendulum", horizon=4.0)
+    policy = kairode.steer(env, "free", decisions=260, agent="td3", seed=3)
+    assert isinstance(policy, Pilot)
+    assert policy.settings.kind == "td3"
+    kept = kairode.steer(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
+    again = kairode.steer(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
+    for one, other in ((policy, kept), (kept, again)):
+        for a, b in zip(*map(jax.tree.leaves, (one.networks, other.networks)), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert np.isfinite(kairode.evaluate(env, policy, episodes=2).mean)
+    with pytest.raises(KairodeError, match="have names"):
+        kairode.steer(kairode.make("hiv"))
+    with pytest.raises(KairodeError, match="a system is needed"):
+        kairode.steer("pendulum")
 
 
 def test_fields_given_as_lists_work_on_robots() -> None:

@@ -15,8 +15,8 @@ def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None 
 
     Args:
         name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
-            those go), policy (decisions a second of learning), schedule (choosing the next visit) or simulators (error
-            and time by step size).
+            those go), policy (decisions a second of learning), schedule (choosing the next visit), mpc (planning with
+            controls, and its whole loop) or simulators (error and time by step size).
         json: print figures as JSON, nothing else.
         save: write the record to this file.
     """

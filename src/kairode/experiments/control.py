@@ -1,8 +1,10 @@
 """`kairode run hopper`: planning with the learned model inside the loop, the paper's algorithm 3."""
 
+import contextlib
 import dataclasses
 import json
 import shlex
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +17,9 @@ from kairode.agents.actor_critic import ActorCriticSettings
 from kairode.agents.evaluate import evaluate
 from kairode.data.files import check_target, whole
 from kairode.data.policy import Policy
-from kairode.envs import make
-from kairode.envs.core import Continuous
+from kairode.envs import ENVIRONMENTS, make
+from kairode.envs.core import Continuous, Environment, Spec
+from kairode.envs.host import HostEnvironment
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.crew import FREE, Crew, Ended, Ways
 from kairode.experiments.fitting import same_config
@@ -137,7 +140,7 @@ def with_options(
         if value is not None and (model == FREE or (name == "solver" and "ode" not in model)):
             why = "--model free plans nothing" if model == FREE else f"the model {model} solves no ODE"
             raise KairodeError(f"--{name} has no effect: {why}.")
-    relative = any(variable.relative for variable in make(env).task.spec.observations)
+    relative = env in ENVIRONMENTS and any(variable.relative for variable in make(env).task.spec.observations)
     if places and not relative:
         raise KairodeError(f"--places has no effect: '{env}' has no place of which changes could be seen.")
 
@@ -182,8 +185,7 @@ Tell = Callable[[ControlReport], None]
 def run_control(config: Control, folder: Path, tell: Tell = lambda report: None) -> dict[str, Any]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     env = make(config.env, setting=config.setting, **config.fields)
-    if not isinstance(env.task.spec.actions, Continuous):
-        raise KairodeError(f"actor-critics are for controls; the actions of '{config.env}' have names.")
+    _check_controls(env.task.spec)
     check_target(folder / "config.json")
     path = folder / "record.json"
     if (
@@ -202,6 +204,54 @@ def run_control(config: Control, folder: Path, tell: Tell = lambda report: None)
         return run.finish()
     finally:
         run.crew.close()
+
+
+def steer(
+    env: Environment | HostEnvironment,
+    model: str = "latent-ode",
+    *,
+    decisions: int | None = None,
+    agent: str | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    tell: Tell = lambda report: None,
+    **options: Any,
+) -> Policy:
+    """Learn to steer a system with controls: `policy = kairode.steer(kairode.make("pendulum"))`.
+
+    Args:
+        env: the system, one of ours or your own.
+        model: name of the dynamics model to plan with, refitted as experience grows; "free" for none.
+        decisions: real decisions, random ones first; None for what is usual.
+        agent: ddpg, td3 or sac.
+        seed: fixes everything random.
+        folder: keep checkpoints there, and go on from them.
+        tell: is told how far it is.
+        options: sequences, rounds, noise (of a plan), solver (of an ODE), places (see where a robot is).
+    """
+    if not isinstance(env, Environment | HostEnvironment):
+        raise KairodeError(f"a system is needed, such as kairode.make('pendulum'), got a {type(env).__name__}.")
+    spec = env.task.spec
+    _check_controls(spec)
+    config = with_options(spec.name, model, decisions=decisions, agent=agent, seed=seed, **options)
+    usually = dict(make(spec.name).task.spec.settings) if spec.name in ENVIRONMENTS else {}
+    own = {name: value for name, value in spec.settings if name in usually and value != usually[name]}
+    config = dataclasses.replace(config, fields=own)
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        same_config(config, Path(place), free=("decisions", "test"))
+        run = _Run(config, env, Path(place), tell)
+        save(Path(place) / "config.json", dataclasses.asdict(config))
+        try:
+            run.go()
+            run.crew.settle()
+            return run.crew.policies()[0]
+        finally:
+            run.crew.close()
+
+
+def _check_controls(spec: Spec) -> None:
+    if not isinstance(spec.actions, Continuous):
+        raise KairodeError(f"actor-critics are for controls; the actions of '{spec.name}' have names.")
 
 
 def _not_fewer(config: Control, folder: Path) -> None:
