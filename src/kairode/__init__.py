@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kairode.experiments.control import steer
     from kairode.experiments.fitting import fit
     from kairode.experiments.learning import learn
+    from kairode.experiments.pilots import load_policies
     from kairode.models import DynamicsModel, predict
     from kairode.planning.schedule import best_intervals
     from kairode.planning.world import imagine
@@ -40,6 +41,7 @@ _HOMES = {
     "kairode.experiments.control": ("steer",),
     "kairode.experiments.fitting": ("fit",),
     "kairode.experiments.learning": ("learn",),
+    "kairode.experiments.pilots": ("load_policies",),
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "judge",
     "learn",
     "load_models",
+    "load_policies",
     "load_policy",
     "make",
     "predict",

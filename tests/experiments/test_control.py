@@ -144,7 +144,8 @@ def test_what_happens_is_what_is_stored() -> None:
     np.testing.assert_allclose(statistics.mean[1], row.shown[1][:200].mean(0), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("model", ["free", pytest.param("rnn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["free", "rnn"])
 def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
     made = []
     for seeds, seed in ((2, 0), (1, 1)):
@@ -265,6 +266,7 @@ def test_the_command_steers_tests_and_films(typed, tmp_path: Path, monkeypatch) 
     assert code == 0, error
     assert "random actions" in said
     assert "After 450 decisions DDPG alone returns" in said
+    assert "0 of 2 seeds are clearly better than random actions" in said  # two episodes are no test
     assert (folder / "learning.svg").read_text().lstrip().startswith("<?xml")
     assert (folder / "film.gif").read_bytes()[:3] == b"GIF"
     made = json.loads((folder / "record.json").read_text())
@@ -342,7 +344,7 @@ def test_steering_from_python(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(KairodeError, match="have names"):
         kairode.steer(kairode.make("hiv"))
     with pytest.raises(KairodeError, match="a system is needed"):
-        kairode.steer("pendulum")
+        kairode.steer(3)
 
 
 def test_fields_given_as_lists_work_on_robots() -> None:

@@ -37,7 +37,10 @@ def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | 
 def describe_policy(folder: str | Path) -> dict[str, Any]:
     """What the JSON file of a policy says."""
     if not checkpoint.exists(folder, NAME):
-        raise KairodeError(f"there is no policy in {folder}: give a folder of `kairode run` or `kairode rounds`.")
+        raise KairodeError(
+            f"there is no policy in {folder}: give a folder of `kairode run` or `kairode rounds` (for a run with "
+            "controls: kairode.load_policies)."
+        )
     about = checkpoint.describe(folder, NAME)
     for name in ("sizes", "sees", "epsilon", "spec", "env", "setting", "fields", "schedule"):
         if name not in about:

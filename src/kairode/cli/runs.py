@@ -60,8 +60,8 @@ def run(
         model_free: named actions: episodes of practice of the model-free policy on the real system; 0 for none.
         latent: named actions: let the policy see the latent state of the first model too.
         schedule: named actions: learn and test on this fixed interval rather than the environment's own schedule.
-        decisions: controls: real decisions of each seed, random ones first; 100000 (free: 400000, pendulum: 10000).
-            More of them go on from where fewer ended.
+        decisions: controls: real decisions of each seed, of which the first 15000 are random (pendulum: 1000); 100000
+            (free: 400000, pendulum: 10000). More of them go on from where fewer ended.
         seeds: controls: how many side by side; 1.
         agent: controls: ddpg, td3 or sac; ddpg.
         sequences: controls: how many a plan tries; 1000 (pendulum: 200).
@@ -238,11 +238,13 @@ def evaluate(
     Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
 
     Args:
-        run: folder that `kairode run` or `kairode rounds` wrote.
+        run: folder that `kairode run` or `kairode rounds` wrote; of a run with controls and several seeds the best is
+            tested.
         schedule: a fixed interval in place of the schedule it was learned for; several are taken in order. `chosen`
             tests the policy that `kairode schedule RUN` left, at the times that it chooses without a price, every
             finest step counted.
         episodes: how many.
+        accrue: count the reward on every finest step, not at decisions alone.
         seed: fixes everything random.
         json: print figures as JSON, nothing else.
     """

@@ -207,7 +207,7 @@ def run_control(config: Control, folder: Path, tell: Tell = lambda report: None)
 
 
 def steer(
-    env: Environment | HostEnvironment,
+    env: Any,
     model: str = "latent-ode",
     *,
     decisions: int | None = None,
@@ -220,7 +220,7 @@ def steer(
     """Learn to steer a system with controls: `policy = kairode.steer(kairode.make("pendulum"))`.
 
     Args:
-        env: the system, one of ours or your own.
+        env: the system, one of ours (or its name) or your own.
         model: name of the dynamics model to plan with, refitted as experience grows; "free" for none.
         decisions: real decisions, random ones first; None for what is usual.
         agent: ddpg, td3 or sac.
@@ -229,6 +229,7 @@ def steer(
         tell: is told how far it is.
         options: sequences, rounds, noise (of a plan), solver (of an ODE), places (see where a robot is).
     """
+    env = make(env) if isinstance(env, str) else env
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"a system is needed, such as kairode.make('pendulum'), got a {type(env).__name__}.")
     spec = env.task.spec
@@ -292,9 +293,12 @@ class _Run:
             while crew.decisions < config.decisions:
                 since = crew.decisions - config.agent.warmup
                 if since % config.epoch == 0 and since // config.epoch == crew.epoch:
-                    self._say("fitting", crew.decisions)
-                    self.fits.append({"decisions": crew.decisions, **crew.begin_epoch()})
-                    self.errors = self.fits[-1].get("model_error", [])
+                    if config.model != FREE:
+                        self._say("fitting", crew.decisions)
+                    fitted = crew.begin_epoch()
+                    if fitted:
+                        self.fits.append({"decisions": crew.decisions, **fitted})
+                        self.errors = fitted["model_error"]
                     self._mark()
                 self.ended += crew.turn()
                 stop = asked()
@@ -352,7 +356,8 @@ class _Run:
     def _keep(self) -> None:
         """Write a checkpoint."""
         begun, crew = time.perf_counter(), self.crew
-        lines = [*self.fits, *curve(self.config, self.ended)]
+        lived = [entry for entry in curve(self.config, self.ended) if entry["decisions"] <= crew.decisions]
+        lines = [*self.fits, *lived]
         with whole(self.folder / "metrics.jsonl") as part:
             part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         checkpoint.save(

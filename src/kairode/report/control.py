@@ -20,6 +20,8 @@ from kairode.experiments.crew import FREE
 from kairode.report.course import save_figure
 from kairode.report.watch import bars_with_figures
 
+LEAST = 5
+"""Test episodes from which on a verdict is given."""
 PHASES = {
     "random": "random decisions first",
     "fitting": "fitting the model",
@@ -64,21 +66,24 @@ def print_control(made: dict[str, Any], spec: Spec) -> None:
     console = Console()
     console.width = max(console.width, 80)
     console.print(table)
-    chance = figures["random"]["return_high"]
-    clear = sum(test["return_low"] > chance for test in figures["tests"])
+    chance, count = figures["random"], len(figures["tests"])
     how = (
         f"{config['agent']['kind'].upper()} alone"
         if config["model"] == FREE
         else f"planning with {_article(config['model'])} {config['model']} model"
     )
-    count = len(figures["tests"])
-    who = "it is" if count == 1 else f"{clear} of {count} seeds are" if clear else "no seed is"
-    better = "clearly better than" if clear or count > 1 else "not clearly better than"
+    clear = sum(test["return_low"] > chance["return_high"] and test["episodes"] >= LEAST for test in figures["tests"])
+    if count > 1:
+        verdict = f"{clear} of {count} seeds {'is' if clear == 1 else 'are'} clearly better than"
+    elif clear:
+        verdict = "that is clearly better than"
+    else:
+        verdict = f"that is {'not clearly better' if figures['return'] > chance['return'] else 'no better'} than"
     alone = [test["return"] for test in figures.get("actors", ())]
     added = f" Without planning its actor{'s' * (count > 1)} would return {np.mean(alone):.4g}." if alone else ""
     print(
-        f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; {who} "
-        f"{better} random actions ({figures['random']['return']:.4g}).{added}"
+        f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; "
+        f"{verdict} random actions ({chance['return']:.4g}).{added}"
     )
 
 
@@ -112,7 +117,7 @@ def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
         mean, std, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
         axes.plot(decisions, mean, label=label, color=colour, lw=1.6)
         axes.fill_between(decisions, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="decisions", ylabel="return of an episode")
+    axes.set(xlabel="decisions (random ones first)", ylabel="return of episodes while learning")
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
 

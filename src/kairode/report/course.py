@@ -17,6 +17,7 @@ from kairode.data import Trajectory
 from kairode.data.files import whole
 from kairode.envs import HIV, Discrete, Environment, HostEnvironment
 from kairode.envs.hiv import MARKERS
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
@@ -129,9 +130,11 @@ def draw_course(
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure, whole or not at all, text as text and the same figure as the same bytes."""
+    kind = Path(path).suffix.lstrip(".").lower() or "svg"
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise KairodeError(f"cannot draw {path}: '.{kind}' is no kind of picture. Take .svg, .png or .pdf.")
     with whole(path) as part, rc_context({"svg.fonttype": "none", "svg.hashsalt": "kairode"}):
-        metadata = {"Date": None} if Path(path).suffix == ".svg" else None
-        figure.savefig(part, format=Path(path).suffix.lstrip(".") or "svg", metadata=metadata)
+        figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def draw_actions(axes: Axes, episode: Trajectory) -> None:
