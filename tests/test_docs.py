@@ -1,0 +1,195 @@
+"""The documents hold: the how-to pages run, links lead somewhere, commands exist, public names are explained."""
+
+import functools
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+
+import kairode
+from kairode.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+HOW_TO = ("docs/add-a-model.md", "docs/add-an-environment.md", "docs/add-a-planner.md", "docs/gpu-and-ray.md")
+"""Pages whose Python is run."""
+PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+LISTS = (
+    ("kairode.models.zoo", "MODELS"),
+    ("kairode.envs.zoo", "ENVIRONMENTS"),
+    ("kairode.experiments.presets", "FITS"),
+    ("kairode.experiments.learning", "POLICIES"),
+)
+"""What a page may add its own to."""
+
+
+def blocks(page: str) -> Iterator[tuple[str, int, str]]:
+    """The fenced blocks of a page: language, number of the first line, content."""
+    begun: tuple[str, int, int] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(read(page).splitlines(), 1):
+        fence = re.match(r"( *)```(\w*)", line)
+        if begun is None:
+            if fence:
+                begun, lines = (fence[2], number + 1, len(fence[1])), []
+        elif fence:
+            yield begun[0], begun[1], "\n".join(lines) + "\n"
+            begun = None
+        else:
+            lines.append(line[begun[2] :])
+    assert begun is None, f"{page}: the block at line {begun and begun[1]} does not end"
+
+
+@pytest.fixture
+def own_lists() -> Iterator[None]:
+    """What a page adds to the package's lists is gone when it ends."""
+    lists = [getattr(importlib.import_module(module), name) for module, name in LISTS]
+    before = [dict(one) for one in lists]
+    yield
+    for one, was in zip(lists, before, strict=True):
+        one.clear()
+        one.update(was)
+
+
+@pytest.mark.parametrize("page", HOW_TO)
+@pytest.mark.usefixtures("own_lists")
+def test_a_how_to_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python, block by block, as a reader would; the asserts are the page's claims."""
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {"__name__": "page"}
+    claims = 0
+    for language, line, code in blocks(page):
+        if language == "python":
+            exec(compile("\n" * (line - 1) + code, str(ROOT / page), "exec"), space)
+            claims += len(re.findall(r"^\s*(?:assert |np\.testing\.)", code, re.MULTILINE))
+    assert claims, f"{page} claims nothing"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, part = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), f"{page} links to {target}, which is not there"
+        if part:
+            assert part in headings(path), f"{page} links to {target}: no such heading"
+
+
+def headings(path: Path) -> set[str]:
+    """Anchors as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+NAMED = re.compile(r"`((?:results|tests|docs|benchmarks|src/kairode)/[\w./-]+\.(?:json|py|md|svg))`")
+TO_BE_WRITTEN = {"src/kairode/models/relaxing.py", "src/kairode/envs/infusion.py", "tests/envs/test_infusion.py"}
+"""What the how-to pages let their reader write."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_named_in_the_text_exist(page: str) -> None:
+    """Those that are written as code; words in capitals stand for any name."""
+    named = {name for name in NAMED.findall(read(page)) if not re.search("[A-Z]{3}", name)} - TO_BE_WRITTEN
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert not missing, f"{page} names files that are not there"
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def commands(page: str) -> list[tuple[int, list[str]]]:
+    """The command lines in fenced blocks: number of the line, words."""
+    found = []
+    for language, first, text in blocks(page):
+        if language in ("python", "text"):
+            continue
+        joined = text.replace("\\\n", "  ")
+        for number, line in enumerate(joined.splitlines(), first):
+            if line.startswith(("kairode ", "$ kairode ")):
+                found.append((number, shlex.split(line.removeprefix("$ "), comments=True)[1:]))
+    return found
+
+
+def unrun(command: Any) -> Any:
+    """A command with the same options that does nothing."""
+
+    @functools.wraps(command)
+    def nothing(*args: Any, **options: Any) -> None:
+        return None
+
+    return nothing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_can_be_typed(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every `kairode ...` names a subcommand and its options, as the command line itself parses them."""
+    known = {name: unrun(command) for name, command in COMMANDS.items()}
+    wrong = []
+    for number, words in commands(page):
+        try:
+            tyro.extras.subcommand_cli_from_dict(known, prog="kairode", args=words)
+        except SystemExit as stop:
+            if stop.code:
+                wrong.append(f"{page}, line {number}: kairode {shlex.join(words)}")
+    capsys.readouterr()
+    assert not wrong
+
+
+def test_commands_are_looked_at() -> None:
+    """The check above sees what it should, and refuses what it should."""
+    assert len(commands("README.md")) > 5
+    known = {name: unrun(command) for name, command in COMMANDS.items()}
+    for words in (["fly"], ["fit", "hiv", "--sneeds", "5"], ["fit", "hiv", "--seeds", "five"], ["evaluate"]):
+        with pytest.raises(SystemExit) as stop:
+            tyro.extras.subcommand_cli_from_dict(known, prog="kairode", args=words)
+        assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("name", [name for name in kairode.__all__ if name != "__version__"])
+def test_public_names_are_explained(name: str) -> None:
+    """With a docstring of their own, not one inherited or made up by a dataclass; functions say what they take."""
+    thing = getattr(kairode, name)
+    text = (thing.__dict__.get("__doc__") if isinstance(thing, type) else thing.__doc__) or ""
+    assert len(text.split()) >= 4, f"kairode.{name} says nothing of itself"
+    assert not text.startswith(f"{name}("), f"kairode.{name}: a signature is no explanation"
+
+
+def test_figures_of_the_gpu_page() -> None:
+    """Its table says what the records say."""
+
+    def figures(name: str) -> Any:
+        return json.loads((ROOT / "results" / f"{name}.json").read_text())["figures"]
+
+    rows = {
+        cells[0]: cells[1:3]
+        for line in read("docs/gpu-and-ray.md").splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4
+    }
+    policy, policy_cpu = figures("bench-policy-h200"), figures("bench-policy")
+    plan, plan_cpu = figures("bench-mpc-h200"), figures("bench-mpc")
+    fit, fit_cpu = figures("bench-fit-h200"), figures("bench-fit")
+    expected = {
+        "learn a policy, one agent, a decision": (policy["milliseconds"]["1"], policy_cpu["milliseconds"]["ours_1"]),
+        "the same, 210 agents together": (policy["milliseconds"]["210"], None),
+        "plan with controls, hopper (1,000 sequences of ten)": (plan["hopper"]["plan"], plan_cpu["hopper"]["plan"]),
+        "plan with controls, half-cheetah": (plan["half-cheetah"]["plan"], plan_cpu["half-cheetah"]["plan"]),
+        "fit five Latent-ODEs, HIV, an iteration": [one["hiv"]["5"]["latent-ode"] for one in (fit, fit_cpu)],
+        "the same with the adaptive dopri5": [one["hiv"]["5"]["latent-ode-dopri5"] for one in (fit, fit_cpu)],
+        "fit five RNNs, acrobot, an iteration": [one["acrobot"]["5"]["rnn"] for one in (fit, fit_cpu)],
+    }
+    for row, values in expected.items():
+        for said, value in zip(rows[row], values, strict=True):
+            if value is None:
+                assert said == "-"
+            else:
+                assert float(said) == pytest.approx(value, rel=0.01), row
+    assert policy["decisions_a_second"] == {"1": 7626.0, "35": 122200.0, "210": 203000.0}
