@@ -18,7 +18,7 @@ def main() -> None:
     if sys.version_info[:2] != (3, 11):
         sys.exit("error: make the lock with Python 3.11: make clean, then make lock PYTHON=python3.11")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    command += ["--report", "-", ".[mujoco,tensorboard,dev]"]
+    command += ["--report", "-", ".[mujoco,tensorboard,ray,dev]"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in report["install"]}
     versions.pop("kairode")

@@ -1,6 +1,5 @@
-"""Table 1 from records, and the runs that make a missing one."""
+"""Table 1 from records."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from kairode.experiments import table1
 from kairode.experiments.paper import RETURNS
-from kairode.experiments.presets import FITS
 from kairode.models.zoo import PAPER_MODELS
 
 RESULTS = Path(__file__).parents[2] / "results" / "table1"
@@ -31,31 +29,6 @@ def test_published_cells_have_records(typed) -> None:
         record = json.loads(path.read_text())
         assert record["command"].startswith("kairode reproduce table1 --rows ")
         assert {"config", "seed", "commit", "machine", "figures"} <= record.keys()
-
-
-def test_a_missing_cell_is_run_once(monkeypatch, typed, tmp_path) -> None:
-    """Two seeds of one cell in processes of their own, then from the record alone."""
-    usual = FITS["gridworld"]
-    short = dataclasses.replace(usual.settings, iterations=10, every=5, batch=4)
-    monkeypatch.setitem(FITS, "gridworld", dataclasses.replace(usual, settings=short, episodes=8, valid=3, test=3))
-    # the processes know the true preset: say what differs on their command lines
-    extra = ["--iterations", "10", "--every", "5", "--batch", "4", "--episodes", "8", "--valid", "3", "--test", "3"]
-    monkeypatch.setattr(table1.Job, "words", property(lambda job: [*_words(job), *extra, "--quiet"]))
-    words = ["table1", "--rows", "gridworld", "--models", "rnn", "--seeds", "2", "--json"]
-    places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
-    code, out, err = typed("reproduce", *words, *places)
-    assert code == 0, err
-    assert json.loads(out)["gridworld"]["rnn"]["n"] == 2
-    record = tmp_path / "results" / "table1" / "gridworld-rnn.json"
-    made = record.read_text()
-    assert typed("reproduce", *words, *places)[1] == out
-    assert record.read_text() == made
-
-
-def _words(job: table1.Job) -> list[str]:
-    config = job.config
-    what = ["fit", config.source, "--model", config.model, "--seed", str(config.seed), "--setting", config.setting]
-    return [*what, "--out", str(job.folder)]
 
 
 def test_unknown_tables_and_rows(typed) -> None:

@@ -15,6 +15,7 @@ from kairode.cli.data import collect, envs
 from kairode.cli.fits import fit
 from kairode.cli.runs import evaluate, rounds, run, schedule
 from kairode.cli.speed import bench
+from kairode.cli.study import study
 from kairode.cli.tables import reproduce
 from kairode.errors import KairodeError, Stopped
 
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "schedule": schedule,
     "reproduce": reproduce,
+    "study": study,
     "bench": bench,
 }
 

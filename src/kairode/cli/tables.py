@@ -1,14 +1,20 @@
 """`kairode reproduce`: the paper's tables and figures."""
 
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tyro.conf import Positional
 
-from kairode.cli.common import Quiet, counted, print_json
+from kairode.cli.common import Quiet, print_json
 from kairode.errors import KairodeError
+from kairode.experiments.work import Work
 
-VISITS, ROBOTS = "figure-schedule", "figure-mujoco"
+LONG = 600.0
+"""Seconds of work about which one is told before it begins."""
 
 
 def reproduce(
@@ -16,173 +22,119 @@ def reproduce(
     rows: tuple[str, ...] = (),
     models: tuple[str, ...] = (),
     studies: tuple[str, ...] = (),
-    seeds: int = 5,
-    results: Path = Path("results"),
+    seeds: int | None = None,
+    budget: Literal["quick", "paper"] = "paper",
+    results: Path | None = None,
     runs: Path = Path("runs"),
     out: Path | None = None,
     workers: int | None = None,
-    run: bool = False,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    dry_run: bool = False,
     again: bool = False,
     json: bool = False,
     quiet: Quiet = False,
 ) -> None:
     """Print a table of the paper, ours beside the published numbers, or draw a figure.
 
-    What table1 has no record of is run first. The tables of returns say what they have no record of; `--run` runs it,
-    which takes hours on a CPU.
+    What has no record is run first, side by side, each piece in a process of its own that goes on where it was when the
+    command is given again. In a clone nearly all have records. Fitted models serve every table and figure.
 
     Example: kairode reproduce table2a
+
+    Example: kairode reproduce all --dry-run
+
+    Example: kairode reproduce table1 --budget quick
 
     Example: kairode reproduce figure-curves --out curves.svg
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits) or figure-mujoco
-            (learning curves of the robots).
+            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits), figure-mujoco
+            (learning curves of the robots), or all.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (integrated finely), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).
         models: of table1, only these; the paper's six by default.
         studies: of the tables of returns, of figure-schedule and of figure-mujoco, only run these (named as their
             records).
-        seeds: of table1, how many of each.
-        results: folder of the records.
+        seeds: how many of each; by default what belongs to each (five; robots three; some of HIV one). A record with
+            more serves.
+        budget: quick runs a twentieth of everything, in folders of its own: it shows that all works and reproduces
+            nothing.
+        results: folder of the records; results, of the quick budget RUNS/quick/results.
         runs: folder of the runs that make missing ones.
-        out: file of a figure.
-        workers: how many fits side by side; one for each core by default.
-        run: run what a table of returns has no record of.
+        out: file of a figure; of all, the folder of the figures.
+        workers: how many pieces side by side; one for each core by default.
+        engine: local (processes of this machine) or ray (a Ray cluster whose machines share this folder).
+        address: of the Ray cluster; RAY_ADDRESS, or a new one on this machine, by default.
+        dry_run: run nothing: list what would be run with the time it may take, then print what the records have.
         again: run everything anew, whatever records there are.
         json: print figures as JSON, nothing else.
         quiet: no progress bar.
     """
-    from kairode.errors import unknown
-    from kairode.experiments import returns
-    from kairode.report.policies import FIGURES
+    from kairode.cli.show import View, show
+    from kairode.experiments.budget import Scope
+    from kairode.experiments.plan import plan
+    from kairode.models.zoo import check_model
 
-    if not results.is_dir() and not (run or again or what == "table1"):
-        raise KairodeError(f"there is no folder {results} with records: give --results, in a clone it is results/.")
-    if what == VISITS:
-        _visits(studies, results / "visits", runs, out, run, again, quiet)
-    elif what == ROBOTS:
-        _robots(studies, results / "control", runs, out, run, again, json, quiet)
-    elif what in FIGURES:
-        path = out or Path(f"{what}.svg")
-        FIGURES[what](results / "policies", path)
-        print(f"Drawn from the records in {results / 'policies'}: {path}.")
-    elif what in returns.TABLES:
-        _returns(what, studies, results / "policies", runs, workers, run, again, json, quiet)
-    elif what == "table1":
-        _table1(rows, models, seeds, results / "table1", runs / "table1", workers, again, json, quiet)
-    else:
-        raise unknown("table or figure", what, ("table1", *returns.TABLES, *FIGURES, VISITS, ROBOTS))
-
-
-def _visits(
-    studies: tuple[str, ...],
-    results: Path,
-    runs: Path,
-    out: Path | None,
-    run: bool,
-    again: bool,
-    quiet: bool,
-) -> None:
-    from kairode.experiments import visits
-    from kairode.report.policies import watching_practice
-    from kairode.report.visits import draw_visits, print_visits
-
-    with watching_practice(quiet) as tell:
-        missing = visits.reproduce(results=results, runs=runs, run=run, again=again, only=studies, tell=tell)
-    path = out or Path(f"{VISITS}.svg")
-    draw_visits(results, path)
-    if not quiet:
-        print_visits(results, missing)
-    print(f"Drawn from the records in {results}: {path}.")
+    if budget == "quick" and results is not None:
+        raise KairodeError("--budget quick keeps its records in RUNS/quick/results: leave out --results.")
+    if address is not None and engine != "ray":
+        raise KairodeError("--address has no effect: it is for --engine ray.")
+    scope = Scope(results or Path("results"), runs, seeds, budget)
+    if budget == "quick":
+        scope = dataclasses.replace(scope, results=runs / "quick" / "results", runs=runs / "quick")
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if again else ""
+    chosen = tuple(map(check_model, models))
+    units = plan(what, scope, rows=rows, models=chosen, only=studies, since=since)
+    view = View(scope, rows, chosen, out, dry_run, json)
+    if dry_run:
+        _listed(units, workers, json)
+        return None if json else show(what, view, units)
+    failed = _carried_out(units, scope, engine, address, workers, quiet or json)
+    show(what, view, units)
+    if failed:
+        raise KairodeError(failed)
+    return None
 
 
-def _robots(
-    studies: tuple[str, ...],
-    results: Path,
-    runs: Path,
-    out: Path | None,
-    run: bool,
-    again: bool,
-    json: bool,
-    quiet: bool,
-) -> None:
-    from kairode.experiments import locomotion
-    from kairode.report.control import draw_mujoco, mujoco_table, print_mujoco, watching_control
+def _listed(units: Sequence[Work], workers: int | None, json: bool) -> None:
+    """The dry run."""
+    from kairode.experiments.engines import Local
+    from kairode.report.plan import plan_figures, print_plan
 
-    def tell(name: str) -> Any:
-        return watching_control(name, quiet)
-
-    missing = locomotion.reproduce(results=results, runs=runs, run=run, again=again, only=studies, watch=tell)
-    if json:
-        print_json(mujoco_table(results))
-        return
-    path = out or Path(f"{ROBOTS}.svg")
-    draw_mujoco(results, path)
-    if not quiet:
-        print_mujoco(results)
-        if missing:
-            print(f"Without a record: {', '.join(missing)}; --run runs them (hours each on a CPU).")
-    print(f"Drawn from the records in {results}: {path}.")
+    print_json(plan_figures(units)) if json else print_plan(units, Local(workers).workers)
 
 
-def _table1(
-    rows: tuple[str, ...],
-    models: tuple[str, ...],
-    seeds: int,
-    results: Path,
-    runs: Path,
-    workers: int | None,
-    again: bool,
-    json: bool,
-    quiet: bool,
-) -> None:
-    from kairode.errors import unknown
-    from kairode.experiments import table1
-    from kairode.models.zoo import PAPER_MODELS, check_model
-    from kairode.report.tables import print_table1
+def _carried_out(
+    units: Sequence[Work], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
+) -> str:
+    """Run what is not done; what failed, in a sentence."""
+    from kairode.experiments.cluster import Cluster
+    from kairode.experiments.engines import Local, carry_out
+    from kairode.experiments.units import gather_cells
+    from kairode.report.plan import left_in_words, time_left, watching_work
 
-    for row in rows:
-        if row not in table1.ROWS:
-            raise unknown("row", row, table1.ROWS, where="of table1")
-    with counted("fits", quiet) as tell:
-        found = table1.reproduce(
-            rows or table1.USUAL,
-            tuple(map(check_model, models)) or PAPER_MODELS,
-            seeds,
-            runs=runs,
-            results=results,
-            workers=workers,
-            again=again,
-            tell=tell,
+    left = [work for work in units if work.words and not work.done]
+    if not left:
+        gather_cells(units, scope)
+        return ""
+    where = Cluster(address, workers) if engine == "ray" else Local(workers)
+    if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
+        beside = (
+            "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
         )
-    if json:
-        print_json(found)
-    else:
-        print_table1(found, results)
-
-
-def _returns(
-    what: str,
-    studies: tuple[str, ...],
-    results: Path,
-    runs: Path,
-    workers: int | None,
-    run: bool,
-    again: bool,
-    json: bool,
-    quiet: bool,
-) -> None:
-    from kairode.experiments import returns
-    from kairode.report.policies import print_returns, watching_practice
-
-    with watching_practice(quiet) as tell:
-        found, missing = returns.reproduce(
-            what, results=results, runs=runs, run=run, again=again, only=studies, workers=workers, tell=tell
-        )
-    if json:
-        print_json(found)
-    else:
-        print_returns(what, found, missing, results)
+        print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
+    for work in left:
+        if work.since:
+            work.forget()
+    with watching_work(units, quiet) as tell:
+        tally = carry_out(units, where, tell)
+    gather_cells(units, scope)
+    if not quiet:
+        print(tally, file=sys.stderr)
+    if not tally.failed:
+        return ""
+    names = ", ".join(work.name for work in tally.failed)
+    return f"{len(tally.failed)} failed ({names}); the first one's words are in {tally.failed[0].log}."

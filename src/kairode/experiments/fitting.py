@@ -20,7 +20,7 @@ from kairode.envs import make
 from kairode.errors import KairodeError, Stopped, unknown
 from kairode.experiments.options import FitOptions, WeightOptions
 from kairode.experiments.presets import FitPreset, changed, preset
-from kairode.experiments.record import record, save
+from kairode.experiments.record import completed, plain, record, save
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
@@ -190,26 +190,13 @@ def same_config(config: Any, folder: Path, free: tuple[str, ...] = ()) -> None:
         before = json.loads(path.read_text())
     except ValueError as error:
         raise KairodeError(f"{path} is damaged: remove {folder}, or choose another with --out.") from error
-    now = json.loads(json.dumps(dataclasses.asdict(config)))
-    before = {**_completed(before, config), **{name: now[name] for name in free}}
+    now = plain(config)
+    before = {**completed(before, config), **{name: now[name] for name in free}}
     if before != now:
         raise KairodeError(
             f"{folder} holds another run ({_first_difference(before, now)}): choose another folder with --out, or "
             "remove it."
         )
-
-
-def _completed(before: Any, config: Any) -> Any:
-    """A stored config; what it does not know yet, because it is older, has its default."""
-    if not (isinstance(before, dict) and dataclasses.is_dataclass(config)):
-        return before
-    found = dict(before)
-    for field in dataclasses.fields(config):
-        if field.name in before:
-            found[field.name] = _completed(before[field.name], getattr(config, field.name))
-        elif field.default is not dataclasses.MISSING:
-            found[field.name] = json.loads(json.dumps(field.default))
-    return found
 
 
 def _first_difference(before: Any, now: Any, at: str = "") -> str:

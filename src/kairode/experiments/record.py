@@ -7,13 +7,11 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
 from kairode.data.files import whole
-from kairode.errors import unknown
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -41,14 +39,25 @@ def save(path: str | Path, content: dict[str, Any]) -> None:
         part.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def without_record(studies: Iterable[str], results: Path, only: Sequence[str] = (), again: bool = False) -> list[str]:
-    """Which studies (or only those named) have no record in a folder; all of them where they are to be run again."""
-    known = list(studies)
-    for name in only:
-        if name not in known:
-            raise unknown("study", name, known)
-    wanted = [name for name in known if not only or name in only]
-    return [name for name in wanted if again or not (results / f"{name}.json").exists()]
+def plain(config: Any) -> Any:
+    """A config as a record has it."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def completed(before: Any, config: Any) -> Any:
+    """A stored config; what it does not know yet, because it is older, has its default."""
+    if not (isinstance(before, dict) and dataclasses.is_dataclass(config)):
+        return before
+    found = dict(before)
+    for field in dataclasses.fields(config):
+        if field.name in before:
+            found[field.name] = completed(before[field.name], getattr(config, field.name))
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = json.loads(json.dumps(field.default))
+        elif field.default_factory is not dataclasses.MISSING:
+            usual = field.default_factory()
+            found[field.name] = plain(usual) if dataclasses.is_dataclass(usual) else json.loads(json.dumps(usual))
+    return found
 
 
 def commit() -> str | None:

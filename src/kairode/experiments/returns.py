@@ -1,25 +1,19 @@
 """The studies behind the paper's tables of returns, in two settings (the paper's, and ours), and the tables.
 
-A table is read from the records of the studies. What has no record is named; it is run where that is asked for, which
-takes hours on two cores and minutes on a large GPU.
+A table is read from the records of the studies; `plan` says what makes those that are missing, which takes hours on two
+cores and minutes on a large GPU.
 """
 
 import dataclasses
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kairode.agents.dqn import DQNSettings
-from kairode.agents.learn import PracticeReport
-from kairode.errors import KairodeError
-from kairode.experiments import table1
-from kairode.experiments.jobs import run_jobs
-from kairode.experiments.studies import ORACLE, Study, key, run_study, save_study
+from kairode.experiments.studies import ORACLE, Study, key
 from kairode.models.zoo import PAPER_MODELS
 
 ENVS = ("gridworld", "acrobot", "hiv")
@@ -187,52 +181,3 @@ NEEDS: dict[str, Callable[[str, Study], bool]] = {
 def needed(what: str, names: Iterable[str] = ()) -> list[str]:
     """The studies behind a table, or those named."""
     return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]
-
-
-def reproduce(
-    what: str,
-    *,
-    results: Path,
-    runs: Path,
-    run: bool,
-    again: bool,
-    only: Sequence[str] = (),
-    workers: int | None = None,
-    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
-) -> tuple[dict[str, Table], list[str]]:
-    """The table in both settings, and the studies that have no record; with `run` those are run first."""
-    for name in only:
-        if name not in STUDIES:
-            raise KairodeError(f"there is no study '{name}': {', '.join(STUDIES)}.")
-    missing = [name for name in needed(what, only) if again or not (results / f"{name}.json").exists()]
-    if run or again:
-        for name in missing:
-            if again:
-                shutil.rmtree(runs / "studies" / name, ignore_errors=True)
-            run_named(name, results=results, runs=runs, workers=workers, tell=tell)
-        missing = []
-    return {setting: TABLES[what](results, setting) for setting in ("paper", "ours")}, missing
-
-
-def run_named(
-    name: str,
-    *,
-    results: Path,
-    runs: Path,
-    workers: int | None = None,
-    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
-) -> None:
-    """Fit the models that a study needs, where they are not there yet; then run it, and write its record."""
-    study, fits = STUDIES[name], runs / "table1"
-    started = time.perf_counter()
-    jobs = [
-        table1.job(study.fits, model, seed, fits)
-        for model in study.models
-        if model != ORACLE
-        for seed in range(study.seeds)
-    ]
-    jobs = [job for job in jobs if not (job.folder / "models.json").exists()]
-    if failed := run_jobs(jobs, workers, lambda job: None):
-        raise KairodeError(f"{len(failed)} fits failed; the first one's words are in {failed[0].folder / 'log.txt'}.")
-    figures = run_study(study, fits, folder=runs / "studies" / name, tell=lambda report: tell(name, report))
-    save_study(name, study, figures, results, time.perf_counter() - started)

@@ -24,7 +24,7 @@ from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Timed
 from kairode.experiments.fitting import experience
-from kairode.experiments.record import record, save
+from kairode.experiments.record import record
 from kairode.experiments.table1 import cell_config
 from kairode.planning.world import World, ensemble, imagine, moments, seen_range
 from kairode.training.store import load_models
@@ -302,10 +302,8 @@ def short(value: Any, digits: int = 5) -> Any:
     return float(f"{number:.{digits}g}") if np.isfinite(number) else None
 
 
-def save_study(name: str, study: Study, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
-    """Write the record of a study."""
+def study_record(name: str, study: Study, figures: dict[str, Any], seconds: float, options: str = "") -> dict[str, Any]:
+    """The record of a study."""
     table = "table3" if study.env == "hiv-partial" else "table2a"
-    command = f"kairode reproduce {table} --studies {name} --again"
-    made = record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)
-    save(results / f"{name}.json", made)
-    return made
+    command = f"kairode reproduce {table} --studies {name} --again{options}"
+    return record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)

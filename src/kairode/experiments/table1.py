@@ -2,15 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kairode.errors import KairodeError
 from kairode.experiments.fitting import Fit, plan
-from kairode.experiments.jobs import Job, run_jobs
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.models.zoo import PAPER_MODELS
@@ -92,12 +90,7 @@ def cell_config(row: str, model: str, seed: int) -> Fit:
     return plan(this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields)
 
 
-def job(row: str, model: str, seed: int, runs: Path) -> Job:
-    """One seed of one cell, in a folder of its own."""
-    return Job(cell_config(row, model, seed), runs / f"{row}-{model}-{seed}")
-
-
-def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path) -> None:
+def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
     """Make one record of a cell from those of its seeds."""
     parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
@@ -109,7 +102,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
         values = [part["figures"].get(name) for part in parts]
         figures[name] = None if values[0] is None else [value[0] for value in values]
     config = {**parts[0]["config"], "seed": list(seeds)}
-    command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again"
+    command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again{options}"
     made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
     made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
     save(results / f"{row}-{model}.json", made)
@@ -122,50 +115,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, list):
         return [_short(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def reproduce(
-    rows: Sequence[str],
-    models: Sequence[str],
-    seeds: int,
-    *,
-    runs: Path,
-    results: Path,
-    workers: int | None,
-    again: bool,
-    tell: Callable[[int, int], None],
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Every cell from its record; those without one are run first."""
-    numbers = range(seeds)
-    cells = [(row, model) for row in rows for model in models]
-    missing = [cell for cell in cells if again or not _complete(results, *cell, seeds)]
-    jobs = [job(row, model, seed, runs) for row, model in missing for seed in numbers]
-    ended = [0]
-
-    def count(_: Job) -> None:
-        ended[0] += 1
-        tell(ended[0], len(waiting))
-
-    if again:
-        for one in jobs:
-            one.forget()
-    waiting = [one for one in jobs if not one.done]
-    failed: list[Job] = []
-    if waiting:
-        tell(0, len(waiting))
-        failed = run_jobs(jobs, workers, count)
-    for row, model in missing:
-        if all(job(row, model, seed, runs).done for seed in numbers):
-            gather(row, model, numbers, runs, results)
-    if failed:
-        log = failed[0].folder / "log.txt"
-        raise KairodeError(f"{len(failed)} of {len(jobs)} fits failed; the first one's words are in {log}.")
-    return {row: {model: read_cell(results, row, model) for model in models} for row in rows}
-
-
-def _complete(results: Path, row: str, model: str, seeds: int) -> bool:
-    path = results / f"{row}-{model}.json"
-    return path.exists() and len(json.loads(path.read_text())["figures"]["test_error"]) >= seeds
 
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:

@@ -6,10 +6,7 @@ every finest step, and judged so; what differs is who says when to look again.
 
 import dataclasses
 import math
-import shutil
-import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +28,10 @@ from kairode.envs.core import Environment, Task
 from kairode.envs.schedule import Timed
 from kairode.errors import KairodeError
 from kairode.experiments.fitting import digest, experience
-from kairode.experiments.jobs import run_jobs
-from kairode.experiments.record import record, save, without_record
-from kairode.experiments.rounds import Rounds, load_rounds, run_rounds
+from kairode.experiments.record import record
+from kairode.experiments.rounds import load_rounds
 from kairode.experiments.studies import LOOK_SEED, short
-from kairode.experiments.table1 import cell_config, job
+from kairode.experiments.table1 import cell_config
 from kairode.planning.chosen import Chosen
 from kairode.planning.schedule import accruing, best_intervals, frontier, imagined_place
 from kairode.training.store import load_models
@@ -226,17 +222,11 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
     if by == "truth":
         return env, None
     if by == "rounds":
-        folder = runs / f"rounds-{env.task.spec.name}-seed{seed}"
-        wanted = Rounds(env.task.spec.name, seed=seed)
-        if not (folder / "checkpoint.json").exists() or load_rounds(folder).number < wanted.rounds:
-            run_rounds(wanted, folder)
-        standing = load_rounds(folder)
+        standing = load_rounds(runs / f"rounds-{env.task.spec.name}-seed{seed}")
         return standing.members, standing.data
     row = RANDOM[env.task.spec.name]
-    fit = job(row, "latent-ode", seed, runs / "table1")
-    if not fit.done and run_jobs([fit], 1, lambda done: None):
-        raise KairodeError(f"a fit failed; its words are in {fit.folder / 'log.txt'}.")
-    return load_models(fit.folder), experience(cell_config(row, "latent-ode", 0)).train
+    models = load_models(runs / "table1" / f"{row}-latent-ode-{seed}")
+    return models, experience(cell_config(row, "latent-ode", 0)).train
 
 
 def policies_of(study: Visits, room: Room, q: ReLUNetwork) -> SoftGreedy:
@@ -293,39 +283,12 @@ def points(study: Visits, found: dict[str, np.ndarray], done: Practised | None =
     return made
 
 
-def reproduce(
-    *,
-    results: Path,
-    runs: Path,
-    run: bool = False,
-    again: bool = False,
-    only: Sequence[str] = (),
-    tell: Callable[[str, PracticeReport], None] = lambda name, report: None,
-) -> list[str]:
-    """Run the studies that have no record, where that is asked for; those that still have none."""
-    missing = without_record(STUDIES, results, only, again)
-    if not (run or again):
-        return missing
-    for name in missing:
-        folder = runs / "visits" / name
-        if again:
-            shutil.rmtree(folder, ignore_errors=True)
-        started = time.perf_counter()
-        study = STUDIES[name]
-        needed = study.start or ("" if study.episodes else f"{study.env}-{study.by}")
-        if needed and not (runs / "visits" / needed / "price 0").exists():
-            reproduce(results=results, runs=runs, again=True, only=(needed,), tell=tell)
-        figures = run_visits(study, runs, folder, tell=partial(tell, name))
-        save_visits(name, study, figures, results, time.perf_counter() - started)
-    return []
-
-
-def save_visits(name: str, study: Visits, figures: dict[str, Any], results: Path, seconds: float) -> dict[str, Any]:
-    """Write the record of a study."""
-    command = f"kairode reproduce figure-schedule --studies {name} --again"
-    made = record("visits", dataclasses.asdict(study), figures, command=command, seconds=seconds)
-    save(results / f"{name}.json", made)
-    return made
+def visits_record(
+    name: str, study: Visits, figures: dict[str, Any], seconds: float, options: str = ""
+) -> dict[str, Any]:
+    """The record of a study."""
+    command = f"kairode reproduce figure-schedule --studies {name} --again{options}"
+    return record("visits", dataclasses.asdict(study), figures, command=command, seconds=seconds)
 
 
 def intervals_by_condition(task: Task, found: Trajectory) -> dict[str, dict[str, int]]:

@@ -1,0 +1,142 @@
+"""What `kairode reproduce` prints and draws, from the records that are there."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kairode.cli.common import print_json
+from kairode.errors import KairodeError
+from kairode.experiments.budget import Scope
+from kairode.experiments.work import Work
+
+QUICK = "Of the quick budget, a twentieth of the work: it shows that everything runs, and is no reproduction."
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What is wanted of it."""
+
+    scope: Scope
+    rows: tuple[str, ...]
+    models: tuple[str, ...]
+    out: Path | None
+    dry: bool
+    """Draw nothing."""
+    json: bool
+
+    @property
+    def results(self) -> Path:
+        """Folder of the records."""
+        return self.scope.results
+
+    def path(self, what: str) -> Path:
+        """File of a figure."""
+        return self.out or Path(f"{what}{'-quick' * (self.scope.budget == 'quick')}.svg")
+
+
+def show(what: str, view: View, units: Sequence[Work]) -> None:
+    """A table, a figure, or all of them one after the other; and what has no record."""
+    from kairode.experiments.plan import ALL
+
+    if what != "all":
+        found = _shown(what, view, patient=view.dry)
+    else:
+        found = {one: _shown(one, _inside(view, one), patient=True) for one in ALL}
+    missing = [work.name for work in units if not work.done and not work.name.startswith("fits/")]
+    if view.json:
+        print_json(found)
+        return
+    if missing and not view.dry:
+        print(f"No record yet: {', '.join(missing)}.")
+    if view.scope.budget == "quick":
+        print(QUICK)
+
+
+def _inside(view: View, what: str) -> View:
+    """The same with a figure's place in the folder that was given for all."""
+    return view if view.out is None else dataclasses.replace(view, out=view.out / f"{what}.svg")
+
+
+def _shown(what: str, view: View, patient: bool) -> Any:
+    """One of them; its figures where JSON is wanted. The patient go on where records are missing."""
+    kinds = {"table1": _table1, "figure-schedule": _visits, "figure-mujoco": _robots}
+    one = kinds.get(what, _returns if what.startswith("table") else _figure)
+    try:
+        return one(what, view)
+    except KairodeError as error:
+        if not patient:
+            raise
+        if not view.json:
+            print(f"{what}: {error}")
+        return None
+
+
+def _table1(what: str, view: View) -> Any:
+    from kairode.experiments import table1
+    from kairode.models.zoo import PAPER_MODELS
+    from kairode.report.tables import print_table1
+
+    folder, models = view.results / "table1", view.models or PAPER_MODELS
+    there = {
+        row: [model for model in models if (folder / f"{row}-{model}.json").exists()]
+        for row in view.rows or table1.USUAL
+    }
+    if view.json:
+        return {row: {model: table1.read_cell(folder, row, model) for model in some} for row, some in there.items()}
+    whole = [row for row, some in there.items() if len(some) == len(models)]  # a table has every model in each row
+    if not whole:
+        raise KairodeError(f"there is no whole row of it in {folder} yet.")
+    print_table1({row: {model: table1.read_cell(folder, row, model) for model in models} for row in whole}, folder)
+    return None
+
+
+def _returns(what: str, view: View) -> Any:
+    from kairode.experiments.returns import TABLES
+    from kairode.report.policies import print_returns
+
+    folder = view.results / "policies"
+    found = {setting: TABLES[what](folder, setting) for setting in ("paper", "ours")}
+    if not view.json:
+        print_returns(what, found, [], folder)
+    return found
+
+
+def _visits(what: str, view: View) -> Any:
+    from kairode.report.visits import gathered, print_visits
+
+    folder = view.results / "visits"
+    if view.json:
+        return gathered(folder)
+    print_visits(folder, ())
+    _drawn(view, what)
+    return None
+
+
+def _robots(what: str, view: View) -> Any:
+    from kairode.report.control import mujoco_table, print_mujoco
+
+    folder = view.results / "control"
+    if view.json:
+        return mujoco_table(folder)
+    print_mujoco(folder)
+    _drawn(view, what)
+    return None
+
+
+def _figure(what: str, view: View) -> Any:
+    _drawn(view, what)
+    return None
+
+
+def _drawn(view: View, what: str) -> None:
+    """A figure's file, unless nothing is to be written."""
+    from kairode.report.figures import save_figure
+    from kairode.report.results import FIGURES
+
+    if view.dry:
+        return
+    path = view.path(what)
+    save_figure(FIGURES[what](view.results), path)
+    if not view.json:
+        print(f"Drawn from the records in {view.results}: {path}.")

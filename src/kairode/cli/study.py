@@ -1,0 +1,50 @@
+"""`kairode study`: one piece of a reproduction."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from kairode.cli.common import Quiet
+
+
+def study(
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    seeds: int | None = None,
+    budget: str = "paper",
+    results: Path = Path("results"),
+    runs: Path = Path("runs"),
+    replace: bool = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one study of a reproduction in this process: what `kairode reproduce` does for each that has no record.
+
+    Stopped at any moment, the same command goes on from the last checkpoint. What it needs (fits, other studies) must
+    be there.
+
+    Example: kairode study policies/paper-gridworld-oracle
+
+    Args:
+        name: named as its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all
+            --dry-run` lists those without one.
+        seeds: how many; what belongs to the study by default.
+        budget: quick (a twentieth) or paper.
+        results: folder of the records.
+        runs: folder of the runs.
+        replace: write the record even where there is one of the same config.
+        quiet: no progress bar.
+    """
+    from kairode.experiments.budget import Scope
+    from kairode.experiments.units import Watch, run_piece
+    from kairode.report.control import watching_control
+    from kairode.report.watch import watching_practice
+
+    scope = Scope(results, runs, seeds, budget)
+    if name.startswith("control/"):
+        with watching_control(name, quiet) as control:
+            work = run_piece(name, scope, Watch(control=control), replace=replace)
+    else:
+        with watching_practice(quiet) as tell:
+            work = run_piece(name, scope, Watch(lambda report: tell(name, report)), replace=replace)
+    if not quiet:
+        print(f"Run: {work.folder}. Record: {work.record}.")

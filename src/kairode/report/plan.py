@@ -1,0 +1,115 @@
+"""A list of work as people read it: what would be run, in what state it is, how long it may take; and a bar over it."""
+
+import contextlib
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from kairode.experiments.work import Work
+
+
+def print_plan(units: Sequence[Work], workers: int) -> None:
+    """What would be run, after what, and how long it may take."""
+    states = {work.name: work.state for work in units}
+    table = Table("to run", "state", "needs", "estimated", box=SIMPLE_HEAD, pad_edge=False)
+    left = [work for work in units if work.words and states[work.name] != "done"]
+    for (_, state), same in itertools.groupby(left, key=lambda work: (_stem(work.name), states[work.name])):
+        some = list(same)
+        name = some[0].name + (f" to {some[-1].name.rpartition('-')[2]}" if len(some) > 1 else "")
+        each = in_words(some[0].seconds) + (f" each of {len(some)}" if len(some) > 1 else "")
+        table.add_row(name, state, _needs(some[0], states), each)
+    console = Console()
+    console.width = max(console.width, 110)
+    if left:
+        console.print(table)
+    done = sum(state == "done" for state in states.values())
+    print(f"{done} of {len(units)} done already. {left_in_words(units, workers)}")
+
+
+def _stem(name: str) -> str:
+    """What runs of several seeds have in common; a study has its name alone."""
+    return name.rpartition("-")[0] if name.startswith(("fits/", "policies/rounds-")) else name
+
+
+def _needs(work: Work, states: dict[str, str]) -> str:
+    """How many of each kind it needs, or which; and how many of them are done."""
+    groups = [(kind, list(some)) for kind, some in itertools.groupby(work.needs, key=_kind)]
+    said = ", ".join(some[0] if len(some) == 1 else f"{len(some)} {kind}" for kind, some in groups)
+    done = sum(states.get(name, "done") == "done" for name in work.needs)
+    return f"{said} ({done} done)" if done else said
+
+
+def _kind(name: str) -> str:
+    return "rounds" if "/rounds-hiv-" in name and name.startswith("policies") else name.partition("/")[0]
+
+
+def left_in_words(units: Sequence[Work], workers: int) -> str:
+    """How much is left, in a sentence."""
+    left = [work for work in units if work.words and not work.done]
+    if not left:
+        return "Nothing is left to run."
+    unknown = sum(work.seconds is None for work in left)
+    least, more = time_left(left, workers), f", and {unknown} of unknown length" if unknown else ""
+    side = "one after the other" if workers == 1 else f"{workers} side by side"
+    return f"To run: {len(left)}, about {in_words(least)} {side}{more}."
+
+
+def time_left(units: Sequence[Work], workers: int) -> float:
+    """Seconds that a list of work takes at least: its sum over the workers, or its longest chain."""
+    waits: dict[str, float] = {}
+    for work in units:  # in an order in which they can be done
+        waits[work.name] = (work.seconds or 0.0) + max((waits.get(need, 0.0) for need in work.needs), default=0.0)
+    return max(sum(work.seconds or 0.0 for work in units) / workers, max(waits.values(), default=0.0))
+
+
+def in_words(seconds: float | None) -> str:
+    """A time, to what one can say of it."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 90:
+        return f"{math.ceil(seconds / 10) * 10} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def plan_figures(units: Sequence[Work]) -> list[dict[str, Any]]:
+    """The same for other programs."""
+    return [
+        {"name": work.name, "state": work.state, "needs": list(work.needs), "seconds": work.seconds} for work in units
+    ]
+
+
+@contextlib.contextmanager
+def watching_work(units: Sequence[Work], quiet: bool) -> Iterator[Callable[[Work, str], None]]:
+    """One bar over all of them; without a terminal a line for each that ended."""
+    total = sum(bool(work.words) and not work.done for work in units)
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+    )
+    running: list[str] = []
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+
+        def tell(work: Work, event: str) -> None:
+            if event == "begun":
+                running.append(work.name)
+            else:
+                running.remove(work.name) if work.name in running else None
+                bar.advance(task)
+            if event == "failed" or not (event == "begun" or quiet or console.is_terminal):
+                said = f"{work.name}: {'is done' if event in ('run', 'done') else event}"
+                said += f", see {work.log}" if event == "failed" else ""
+                bar.console.print(said, highlight=False) if console.is_terminal else print(said, file=sys.stderr)
+            bar.update(task, description=", ".join(running))
+
+        yield tell
