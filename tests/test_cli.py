@@ -9,7 +9,7 @@ import pytest
 import kairode
 from kairode.cli.common import fields_of
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.experiments.pipeline import Run, command
+from kairode.experiments.runs import Run, command
 
 
 def test_envs(typed) -> None:

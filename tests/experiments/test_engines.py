@@ -1,11 +1,13 @@
 """Lists of work: in order, side by side, stopped and gone on with, nothing done twice."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kairode.errors import KairodeError
+from kairode.experiments.cluster import Cluster, a_core
 from kairode.experiments.engines import Local, Tally, begin, carry_out
 from kairode.experiments.work import Work, held
 
@@ -182,6 +185,18 @@ def test_a_child_keeps_to_its_cores(tmp_path) -> None:
     assert work.log.read_text() == f"{{{core}}}\n"
 
 
+def test_workers_of_a_machine_take_different_cores(monkeypatch, tmp_path) -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("this system does not bind processes to cores")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    count = len(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(a_core()) for _ in range(count + 1)]
+    assert sorted(core for cores in taken for core in cores) == sorted(os.sched_getaffinity(0))
+    with a_core() as again:
+        assert again == [min(os.sched_getaffinity(0))]
+
+
 def test_a_tally_says_what_was_skipped(tmp_path) -> None:
     work = steps(tmp_path, "x")
     assert str(Tally(run=[work], skipped=[work])) == "1 run, 1 skipped (done already), 0 failed."
@@ -262,8 +277,6 @@ def test_a_ray_driver_is_stopped_and_goes_on(tmp_path) -> None:
 
 
 def test_without_ray_one_is_told_what_to_install(monkeypatch) -> None:
-    from kairode.experiments.cluster import Cluster
-
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(KairodeError, match=r"--engine ray needs Ray: pip install 'kairode\[ray\]'\."):
         Cluster()

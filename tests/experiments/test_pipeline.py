@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -7,26 +8,35 @@ import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.practice import real_transitions
+from kairode.experiments.findings import best_constant, on_the_system
 from kairode.experiments.learning import learn_more
-from kairode.experiments.pipeline import Run, command, defaults
+from kairode.experiments.runs import command, usual
 from kairode.experiments.studies import LOOK_SEED
+from kairode.report.run_page import write_run_page
 from kairode.trees import alone
 
-TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--model-free", "2", "--set", "horizon=30")
+TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
+BARE = (*TINY, "--model-free", "0", "--visits", "0")
 
 
 def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, tmp_path):
     folder = tmp_path / "run"
-    words = ("run", "gridworld", *TINY, "--out", str(folder))
+    words = ("run", "gridworld", *BARE, "--out", str(folder))
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "in imagination" in out
-    assert "random actions" in out
-    assert "model-free" in out
+    for said in (
+        "Collected 12 episodes",
+        "Learned a policy",
+        "Tested 10 policies",
+        "learned in imagination",
+        "always up",
+    ):
+        assert said in out
+    assert out.splitlines()[-1] == f"The page of this run: {folder / 'report.html'}"
     made = json.loads((folder / "record.json").read_text())
-    assert made["figures"]["tests"].keys() == {"imagination", "model-free", "random"}
-    assert (folder / "learning.svg").exists()
-    assert (folder / "course.svg").exists()
+    constants = {f"always {name}" for name in kairode.make("gridworld").task.spec.actions.names}
+    assert made["figures"]["tests"].keys() == {"imagination", "random", *constants}
+    assert "<svg" in (folder / "report.html").read_text()
     assert len(kairode.read(folder / "experience.parquet")) == 12
 
     code, out, _ = typed("evaluate", str(folder), "--schedule", "5", "--episodes", "10", "--json")
@@ -38,21 +48,58 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
     policy = kairode.load_policy(folder)
     assert kairode.evaluate(env, policy, episodes=10, schedule=5).mean == found["return"]
 
-    # the same command again finds everything done and says the same
-    code, _again, err = typed(*words)
+    # the same command again finds everything done and says so
+    code, out, err = typed(*words)
     assert code == 0, err
+    assert "done already" in out
     assert json.loads((folder / "record.json").read_text()) == made
     code, _, err = typed(*words, "--seed", "1")
     assert code == 2
     assert "holds another run" in err
     assert "seed" in err
+    # the page is made of the record alone
+    before = (folder / "report.html").read_text()
+    (tmp_path / "alone").mkdir()
+    (folder / "record.json").rename(tmp_path / "alone" / "record.json")
+    assert write_run_page(tmp_path / "alone").read_text() == before
 
 
-def test_the_command_of_a_run_names_what_differs(tmp_path):
-    config = Run("gridworld", imagined=7, model_free=400, latent=True, seed=3, fields={"horizon": 30})
+def test_a_constant_policy_is_tested_as_itself():
+    env = kairode.make("hiv", horizon=60)
+    found = on_the_system(env, {}, 5.0, episodes=3)
+    both = kairode.evaluate(env, lambda obs, key: 3, schedule=5, episodes=3)
+    assert found["always RTI + PI"]["return"] == pytest.approx(both.mean)
+    best = max(found[f"always {name}"]["return"] for name in env.task.spec.actions.names)
+    assert found[best_constant(found)]["return"] == best
+
+
+def test_the_command_of_a_run_names_what_differs():
+    config = dataclasses.replace(usual("gridworld", latent=True), imagined=7, seed=3, fields={"horizon": 30})
     assert command(config) == "kairode run gridworld --imagined 7 --latent --seed 3 --set horizon=30"
-    assert defaults("hiv", latent=False)["imagined"] == 2400  # branches of 25 decisions
-    assert defaults("hiv", latent=True)["imagined"] == 300  # whole episodes
+    assert command(usual("hiv")) == "kairode run hiv"
+    assert command(usual("hiv", rounds=0)) == "kairode run hiv --rounds 0"
+    assert command(usual("hiv", rounds=2)) == "kairode run hiv --rounds 2"
+    assert command(usual("hiv", paper=True)) == "kairode run hiv --paper"
+    assert command(usual("acrobot", schedule=0.4)) == "kairode run acrobot --schedule 0.4"
+    assert usual("hiv", rounds=0).imagined == 2400  # branches of 25 decisions
+    assert usual("hiv", latent=True).imagined == 300  # whole episodes
+
+
+def test_the_papers_protocol():
+    config = usual("hiv", paper=True)
+    assert (config.episodes, config.iterations, config.imagined, config.model_free) == (1000, 12_000, 1500, 3500)
+    assert config.learning["reward_scale"] == 1.0
+    assert config.learning["double"] is False
+    assert config.learning["branch"] is None
+
+
+@pytest.mark.parametrize("words", [("--latent",), ("--schedule", "5")])
+def test_what_does_not_go_with_rounds_is_refused(typed, tmp_path, words):
+    code, _, err = typed("run", "hiv", "--rounds", "2", *words, "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert words[0] in err
+    assert "--rounds 0" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_no_run_is_named(typed, tmp_path):

@@ -11,12 +11,12 @@ from kairode.errors import KairodeError
 from kairode.experiments import returns, table1, visits
 from kairode.experiments.budget import SHARE, Scope, quick
 from kairode.experiments.locomotion import STUDIES as ROBOTS
-from kairode.experiments.plan import ALL, FIGURES, fit_config, goals, piece, plan
+from kairode.experiments.plan import ALL, FIGURES, goals, piece, plan
 from kairode.experiments.record import plain
 from kairode.experiments.rounds import Rounds
 from kairode.experiments.units import gather_cells, run_piece
-from kairode.report import policies
 from kairode.report.plan import in_words, left_in_words, time_left
+from kairode.report.results import FIGURES as DRAWN
 
 PUBLISHED = Path(__file__).parents[2] / "results"
 
@@ -158,7 +158,7 @@ def test_the_published_records_serve(tmp_path) -> None:
 
 def test_every_table_and_figure_has_a_plan(tmp_path) -> None:
     scope = empty(tmp_path)
-    assert set(policies.FIGURES) < set(ALL)
+    assert set(DRAWN) <= set(FIGURES)
     for what in ALL:
         assert goals(what, scope, (), (), ())
     assert goals("figure-rounds", scope, (), (), ())[1:] == [f"policies/rounds-hiv-{i}" for i in range(5)]
@@ -191,7 +191,8 @@ def test_seeds(tmp_path) -> None:
 
 def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
     scope = empty(tmp_path, budget="quick")
-    fit, usual = fit_config("hiv", "rnn", 0, scope), table1.cell_config("hiv", "rnn", 0)
+    usual = table1.cell_config("hiv", "rnn", 0)
+    fit = scope.of(usual)
     assert fit.preset.settings.iterations * SHARE == usual.preset.settings.iterations
     assert fit.preset.episodes == usual.preset.episodes  # studies take the same experience
     study = scope.of(returns.STUDIES["paper-hiv"])
@@ -207,6 +208,8 @@ def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
         if work.seconds is not None and full.seconds is not None:
             assert work.seconds <= max(full.seconds, 20.0)
     assert scope.words()[-2:] == ["--budget", "quick"]
+    assert Scope.at(None, Path("runs"), budget="quick").results == Path("runs/quick/results")
+    assert Scope.at(None, Path("runs")).results == Path("results")
 
 
 def test_times_in_words(tmp_path) -> None:

@@ -1,5 +1,6 @@
 """A record tells what was run, on what, and what came out."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -7,8 +8,9 @@ import subprocess
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.experiments.pipeline import Run, command, defaults, run
+from kairode.experiments.pipeline import run
 from kairode.experiments.record import commit, processor, record, save
+from kairode.experiments.runs import Run, command, usual
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:
@@ -35,7 +37,7 @@ def test_the_commit_is_that_of_the_code() -> None:
 
 
 def test_the_command_makes_the_run_again() -> None:
-    config = Run("gridworld", episodes=3, seed=1, fields={"intervals": (2, 3)}, **defaults("gridworld", latent=False))
+    config = dataclasses.replace(usual("gridworld"), episodes=3, seed=1, fields={"intervals": (2, 3)})
     assert command(config) == "kairode run gridworld --episodes 3 --seed 1 --set 'intervals=[2, 3]'"
 
 

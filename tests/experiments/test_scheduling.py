@@ -11,8 +11,9 @@ import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.data.policy import Constant
 from kairode.envs.accrual import Accruing, undiscounted
-from kairode.experiments.pipeline import Run, run
+from kairode.experiments.pipeline import run
 from kairode.experiments.record import save
+from kairode.experiments.runs import Run
 from kairode.experiments.scheduling import Source, Wish, check_wish, read_run
 from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
 from kairode.report.visits import gathered, said
@@ -23,7 +24,12 @@ SMALL = DQNSettings(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("schedule") / "run"
-    run(Run("gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, fields={"horizon": 30.0}), found)
+    run(
+        Run(
+            "gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, visits=0, fields={"horizon": 30.0}
+        ),
+        found,
+    )
     return found
 
 

@@ -5,7 +5,8 @@ import pytest
 
 import kairode
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.report.course import POINTS, between_decisions, draw_course
+from kairode.experiments.courses import POINTS, between_decisions, course
+from kairode.report.course import draw_course
 
 
 def test_the_line_passes_through_the_decisions() -> None:
@@ -23,11 +24,11 @@ def test_the_line_passes_through_the_decisions() -> None:
 def test_every_environment_can_be_drawn(name: str, tmp_path) -> None:
     env = kairode.make(name, max_decisions=10)
     episode = kairode.collect(env, episodes=1, seed=0)[0]
-    draw_course(env, episode, tmp_path / "course.svg", "one episode")
+    draw_course(course(env, episode), tmp_path / "course.svg", "one episode")
     drawn = (tmp_path / "course.svg").read_text()
     assert drawn.startswith("<?xml")
     assert "one episode" in drawn
     for variable in episode.spec.observations:
         assert variable.name in drawn
-    draw_course(env, episode, tmp_path / "again.svg", "one episode")
+    draw_course(course(env, episode), tmp_path / "again.svg", "one episode")
     assert (tmp_path / "again.svg").read_text() == drawn, "the same episode, the same file"

@@ -13,7 +13,9 @@ import tyro
 from kairode._version import __version__
 from kairode.cli.data import collect, envs
 from kairode.cli.fits import fit
-from kairode.cli.runs import evaluate, rounds, run, schedule
+from kairode.cli.pages import report
+from kairode.cli.policies import evaluate, rounds, schedule
+from kairode.cli.runs import run
 from kairode.cli.speed import bench
 from kairode.cli.study import study
 from kairode.cli.tables import reproduce
@@ -28,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "schedule": schedule,
     "reproduce": reproduce,
+    "report": report,
     "study": study,
     "bench": bench,
 }

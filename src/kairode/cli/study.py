@@ -12,7 +12,7 @@ def study(
     name: Annotated[Positional[str], arg(metavar="NAME")],
     seeds: int | None = None,
     budget: str = "paper",
-    results: Path = Path("results"),
+    results: Path | None = None,
     runs: Path = Path("runs"),
     replace: bool = False,
     quiet: Quiet = False,
@@ -29,7 +29,7 @@ def study(
             --dry-run` lists those without one.
         seeds: how many; what belongs to the study by default.
         budget: quick (a twentieth) or paper.
-        results: folder of the records.
+        results: folder of the records; results, of the quick budget RUNS/quick/results (its runs then in RUNS/quick).
         runs: folder of the runs.
         replace: write the record even where there is one of the same config.
         quiet: no progress bar.
@@ -39,7 +39,7 @@ def study(
     from kairode.report.control import watching_control
     from kairode.report.watch import watching_practice
 
-    scope = Scope(results, runs, seeds, budget)
+    scope = Scope.at(results, runs, seeds, budget)
     if name.startswith("control/"):
         with watching_control(name, quiet) as control:
             work = run_piece(name, scope, Watch(control=control), replace=replace)

@@ -1,6 +1,5 @@
 """`kairode reproduce`: the paper's tables and figures."""
 
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -82,9 +81,7 @@ def reproduce(
         raise KairodeError("--budget quick keeps its records in RUNS/quick/results: leave out --results.")
     if address is not None and engine != "ray":
         raise KairodeError("--address has no effect: it is for --engine ray.")
-    scope = Scope(results or Path("results"), runs, seeds, budget)
-    if budget == "quick":
-        scope = dataclasses.replace(scope, results=runs / "quick" / "results", runs=runs / "quick")
+    scope = Scope.at(results, runs, seeds, budget)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if again else ""
     chosen = tuple(map(check_model, models))
     units = plan(what, scope, rows=rows, models=chosen, only=studies, since=since)

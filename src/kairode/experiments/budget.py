@@ -40,6 +40,13 @@ class Scope:
         if self.seeds is not None and not 1 <= self.seeds < 1000:
             raise KairodeError(f"--seeds must be a whole number from 1 to 999, got {self.seeds}.")
 
+    @classmethod
+    def at(cls, results: Path | None, runs: Path, seeds: int | None = None, budget: str = "paper") -> "Scope":
+        """With the places that belong to a budget, where none is named for the records."""
+        if budget == "quick" and results is None:
+            return cls(runs / "quick" / "results", runs / "quick", seeds, budget)
+        return cls(results or Path("results"), runs, seeds, budget)
+
     def of(self, config: T) -> T:
         """A config with the seeds that are asked for, short where the budget is."""
         if not isinstance(config, Study | Visits | Control):

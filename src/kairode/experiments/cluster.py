@@ -9,13 +9,15 @@ import contextlib
 import importlib
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
 from kairode.experiments.engines import PAUSE, Engine, Outcome, begin, result
-from kairode.experiments.work import Work
+from kairode.experiments.work import Work, held
 
 RETRIES = 5
 """How often a piece of work is begun again after its worker was killed."""
@@ -28,19 +30,32 @@ def do(work: Work, place: str) -> Outcome:
     if not Path(place).is_dir():
         raise KairodeError(f"there is no folder {place} on this machine: the machines of the cluster must share it.")
     os.chdir(place)
-    while (process := begin(work)) == "busy":  # the process of a killed worker saves, or another command is at it
-        time.sleep(PAUSE)
-    if process == "done":
-        return "done"
-    assert not isinstance(process, str)
-    try:
-        while (code := process.poll()) is None:  # a cancelled task is told so between two of these
+    with a_core() as core:
+        while (process := begin(work, core)) == "busy":  # that of a killed worker saves, or another command is at it
             time.sleep(PAUSE)
-    finally:
-        if process.returncode is None:
-            process.terminate()
-            process.wait()
+        if process == "done":
+            return "done"
+        assert not isinstance(process, str)
+        try:
+            while (code := process.poll()) is None:  # a cancelled task is told so between two of these
+                time.sleep(PAUSE)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                process.wait()
     return result(work, code)
+
+
+@contextlib.contextmanager
+def a_core() -> Iterator[list[int]]:
+    """One of this machine's cores that no other worker has taken; none where all are, or where none can be told."""
+    places = Path(tempfile.gettempdir()) / f"kairode-cores-{os.getuid()}"
+    with contextlib.ExitStack() as stack:
+        for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+            if stack.enter_context(held(places / str(core))) is not None:
+                yield [core]
+                return
+        yield []
 
 
 class Cluster(Engine):

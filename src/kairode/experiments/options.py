@@ -66,3 +66,57 @@ class FitOptions:
     test: int | None = None
     """Test episodes to collect."""
     weights: WeightOptions = dataclasses.field(default_factory=WeightOptions)
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedOptions:
+    """For named actions (gridworld, acrobot, hiv, hiv-partial); what is not given belongs to the environment."""
+
+    episodes: int | None = None
+    """Real episodes under random actions: 20 of HIV, which then takes turns, otherwise 1000."""
+    rounds: int | None = None
+    """How often the policy then collects more, the models are refitted and it learns on: 5 on HIV, otherwise 0. (For
+    controls: rounds of a plan; from two on it draws around the best of the last one, CEM; 1.)"""
+    each: int | None = None
+    """Real episodes in each round: 5."""
+    iterations: int | None = None
+    """Of fitting: 3000 on HIV (half as many in later rounds), otherwise 12000."""
+    fits: int | None = None
+    """How many models: 4 on HIV, otherwise 3, of which the last judges what the policy learns in the others."""
+    imagined: int | None = None
+    """Episodes of practice in imagination, in each round."""
+    model_free: int | None = None
+    """Real episodes of practice of the model-free policy: as many as the other has seen; 0 for none."""
+    visits: int | None = None
+    """Imagined episodes of practice at visit times that the policy chooses; 0 for no such visits."""
+    price: tuple[float, ...] | None = None
+    """Of a visit, in the unit of the reward; several for a curve."""
+    candidates: tuple[float, ...] | None = None
+    """Intervals to choose among, ascending: 1 to 7 days on HIV, otherwise all of the environment's own."""
+    latent: bool = False
+    """Let the policy see the latent state of the first model too."""
+    schedule: float | None = None
+    """Learn and test on this fixed interval rather than the environment's own schedule."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlOptions:
+    """For controls (pendulum, swimmer, hopper, half-cheetah)."""
+
+    decisions: int | None = None
+    """Real decisions of each seed, of which the first 15000 are random (pendulum: 1000): 100000 (free: 400000,
+    pendulum: 10000). More of them go on from where fewer ended."""
+    seeds: int | None = None
+    """How many side by side: 1."""
+    agent: str | None = None
+    """ddpg, td3 or sac: ddpg."""
+    sequences: int | None = None
+    """How many a plan tries: 1000 (pendulum: 200)."""
+    noise: float | None = None
+    """How far a plan's actions lie from the actor's, as a standard deviation: 0.1 (pendulum: 0.3)."""
+    solver: str | None = None
+    """Of a model with an ODE, as in `kairode fit`."""
+    places: bool = False
+    """Let agent and model see where the root is, as the paper does, not how far it moved."""
+    test: int | None = None
+    """Episodes of the last test, of each seed: 10."""

@@ -15,7 +15,7 @@ from kairode.errors import unknown
 from kairode.experiments import estimate, locomotion, returns, table1, visits
 from kairode.experiments.budget import Scope
 from kairode.experiments.control import Control
-from kairode.experiments.fitting import Fit, command
+from kairode.experiments.fitting import command
 from kairode.experiments.rounds import Rounds
 from kairode.experiments.studies import ORACLE, Study
 from kairode.experiments.visits import Visits
@@ -73,8 +73,7 @@ def plan(
         if demand == demands.get(name):
             return
         demands[name] = demand
-        work = piece(name, scope, demand[0])
-        found[name] = work = dataclasses.replace(work, since=demand[1], words=_replacing(work, demand[1]))
+        work = found[name] = piece(name, scope, *demand)
         fits = not work.words  # a cell of table 1 is its fits: made anew with it, and their records are enough
         for need in () if work.done else work.needs:
             add(need, not fits, demand[1] if fits else "")
@@ -97,11 +96,6 @@ def _in_order(found: dict[str, Work]) -> list[Work]:
     for name in found:
         put(name)
     return list(ordered.values())
-
-
-def _replacing(work: Work, since: str) -> tuple[str, ...]:
-    """Its words, where the record that is there is not to stand."""
-    return (*work.words, "--replace") if since and "study" in work.words[:3] else work.words
 
 
 def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
@@ -133,8 +127,14 @@ def _chosen(kind: str, only: Sequence[str]) -> list[str]:
     return [name for name in STUDIES[kind] if not only or name in only]
 
 
-def piece(name: str, scope: Scope, needed: bool = False) -> Work:
+def piece(name: str, scope: Scope, needed: bool = False, since: str = "") -> Work:
     """The work of a name; needed where others go on from its folder, not from its record alone."""
+    work = _piece(name, scope, needed)
+    words = (*work.words, "--replace") if since and "study" in work.words else work.words
+    return dataclasses.replace(work, since=since, words=words)
+
+
+def _piece(name: str, scope: Scope, needed: bool) -> Work:
     kind, _, rest = name.partition("/")
     if kind == "fits":
         cell, _, seed = rest.rpartition("-")
@@ -156,13 +156,9 @@ def split_cell(name: str) -> tuple[str, str]:
     return cells[name]
 
 
-def fit_config(row: str, model: str, seed: int, scope: Scope) -> Fit:
-    """One seed of a cell, as long as the budget is."""
-    return scope.of(table1.cell_config(row, model, seed))
-
-
 def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> Work:
-    config, folder = fit_config(row, model, seed, scope), scope.runs / "table1" / f"{row}-{model}-{seed}"
+    usual, folder = table1.cell_config(row, model, seed), scope.runs / "table1" / f"{row}-{model}-{seed}"
+    config = scope.of(usual)
     return Work(
         name=f"fits/{row}-{model}-{seed}",
         words=("-m", "kairode", *shlex.split(command(config, folder))[1:], "--quiet"),
@@ -170,9 +166,7 @@ def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> Work:
         record=folder / "record.json",
         config=config,
         also=partial(all_there, (folder / "models.json",)) if needed else nothing_else,
-        seconds=estimate.seconds(
-            config, table1.cell_config(row, model, seed), scope.published / "table1" / f"{row}-{model}.json"
-        ),
+        seconds=estimate.seconds(config, usual, scope.published / "table1" / f"{row}-{model}.json"),
     )
 
 
@@ -183,7 +177,7 @@ def _cell(row: str, model: str, scope: Scope) -> Work:
         words=(),
         folder=scope.runs / "table1",
         record=scope.results / "table1" / f"{row}-{model}.json",
-        config=fit_config(row, model, 0, scope),
+        config=scope.of(table1.cell_config(row, model, 0)),
         seeds=seeds,
         needs=tuple(f"fits/{row}-{model}-{seed}" for seed in range(seeds)),
         seconds=0.0,
@@ -194,7 +188,7 @@ def _rounds(seed: int, scope: Scope, needed: bool) -> Work:
     config, folder = scope.of(Rounds("hiv", seed=seed)), scope.runs / f"rounds-hiv-seed{seed}"
     return Work(
         name=f"policies/rounds-hiv-{seed}",
-        words=_words(f"policies/rounds-hiv-{seed}", scope),
+        words=("-m", "kairode", "study", f"policies/rounds-hiv-{seed}", *scope.words(), "--quiet"),
         folder=folder,
         record=scope.results / "policies" / f"rounds-hiv-{seed}.json",
         config=config,
@@ -212,7 +206,7 @@ def _study(kind: str, name: str, scope: Scope, needed: bool) -> Work:
     policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))
     return Work(
         name=f"{kind}/{name}",
-        words=_words(f"{kind}/{name}", scope),
+        words=("-m", "kairode", "study", f"{kind}/{name}", *scope.words(), "--quiet"),
         folder=folder,
         record=scope.results / kind / f"{name}.json",
         config=config,
@@ -238,10 +232,6 @@ def needs_of(config: Study | Visits | Control) -> list[str]:
     if config.by == "random":
         found += [f"fits/{visits.RANDOM[config.env]}-latent-ode-{seed}" for seed in range(config.seeds)]
     return found
-
-
-def _words(name: str, scope: Scope) -> tuple[str, ...]:
-    return ("-m", "kairode", "study", name, *scope.words(), "--quiet")
 
 
 def all_there(paths: Sequence[Path]) -> bool:

@@ -37,9 +37,10 @@ from kairode.experiments.fitting import Fit, new_models, same_config
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.experiments.studies import some_moments
+from kairode.experiments.watch import Watch
 from kairode.planning.world import imagine, seen_range
 from kairode.training import checkpoint
-from kairode.training.loop import interrupts, train
+from kairode.training.loop import Report, interrupts, train
 from kairode.trees import alone, one, stack
 
 
@@ -79,12 +80,20 @@ class Rounds:
     )
     seed: int = 0
     """Fixes everything random."""
+    setting: str = "ours"
+    """Of the environment: ours or paper."""
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the environment that differ from its setting."""
 
     def __post_init__(self) -> None:
         for name, least in (("first", 10), ("each", 1), ("rounds", 0), ("fits", 1), ("imagined", 1), ("seed", 0)):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= least):
                 raise KairodeError(f"{name} must be a whole number of at least {least}, got {value}.")
+
+    def make(self) -> Environment:
+        """The environment."""
+        return make(self.env, setting=self.setting, **self.fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,14 +140,17 @@ def load_rounds(folder: Path) -> Standing:
     about = json.loads((folder / "config.json").read_text())
     dqn = about.pop("dqn")
     config = Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
-    standing = _resumed(config, make(config.env), folder)[0]
+    standing = _resumed(config, config.make(), folder)[0]
     assert standing is not None
     return standing
 
 
-def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None) -> dict[str, Any]:
+def run_rounds(
+    config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None, watch: Watch | None = None
+) -> dict[str, Any]:
     """Take turns in a folder of its own, or go on after the last round that ended there."""
-    env = make(config.env)
+    watch = watch or Watch()
+    env = config.make()
     if not isinstance(env.task.spec.actions, Discrete):
         raise KairodeError(f"policies are learned for named actions so far; those of '{config.env}' are controls.")
     check_target(folder / "config.json")
@@ -146,8 +158,7 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
     save(folder / "config.json", dataclasses.asdict(config))
     started = time.perf_counter()
     standing, seen, earlier = _resumed(config, env, folder)
-    command = f"kairode rounds {config.env} --seed {config.seed} --first {config.first} --each {config.each}"
-    command += f" --rounds {config.rounds} --out {shlex.quote(str(folder))}"
+    command = _command(config, folder)
 
     def write_down(**figures: Any) -> dict[str, Any]:
         spent = earlier + time.perf_counter() - started
@@ -159,12 +170,14 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
     with interrupts() as asked:
         for number in range(first, config.rounds + 1):
             try:
-                standing, found = one_round(config, env, standing, number)
+                standing, found = one_round(config, env, standing, number, watch)
             except Stopped:
                 raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
             seen.append(found.figures())
             write(folder / "experience.parquet", standing.data)
-            save_policy(folder, _policy(config, env, standing))
+            save_policy(
+                folder, standing_policy(config, env, standing), {"setting": config.setting, "fields": config.fields}
+            )
             write_down()
             # Last, so that what is written of a round that a kill cut short is written again.
             checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
@@ -172,10 +185,22 @@ def run_rounds(config: Rounds, folder: Path, tell: Callable[[Round], None] = lam
             if asked() and number < config.rounds:
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
     assert standing is not None
-    return write_down(test=evaluate(env, _policy(config, env, standing), episodes=100).figures())
+    return write_down(test=evaluate(env, standing_policy(config, env, standing), episodes=100).figures())
 
 
-def _policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
+def _command(config: Rounds, folder: Path) -> str:
+    """The command that makes the rounds again."""
+    words = ["kairode", "rounds", config.env]
+    for name in ("seed", "first", "each", "rounds"):
+        words += [f"--{name}", str(getattr(config, name))]
+    if config.setting != "ours":
+        words += ["--setting", config.setting]
+    if config.fields:
+        words += ["--set", *(f"{name}={json.dumps(value)}" for name, value in config.fields.items())]
+    return shlex.join([*words, "--out", str(folder)])
+
+
+def standing_policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
     """The policy where the rounds stand."""
     return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
 
@@ -200,7 +225,9 @@ def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing |
     return standing, made["figures"]["rounds"][: about["number"] + 1], float(made["seconds"])
 
 
-def one_round(config: Rounds, env: Environment, before: Standing | None, number: int) -> tuple[Standing, Round]:
+def one_round(
+    config: Rounds, env: Environment, before: Standing | None, number: int, watch: Watch
+) -> tuple[Standing, Round]:
     """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
     spec = env.task.spec
     if before is None:
@@ -209,9 +236,16 @@ def one_round(config: Rounds, env: Environment, before: Standing | None, number:
         policy = SoftGreedy(before.network, Plain(), spec, config.explore)
         new = collect(env, policy, episodes=config.each, seed=_seed(config, number))
         data = join([before.data, new])
-    models, error = refit(config, data, None if before is None else before.models, number)
+    models, error = refit(config, data, None if before is None else before.models, number, watch.fitting)
     practice, room = _room(config, env, data, models, None if before is None else before.network, number)
-    done = practise([room], config.dqn, config.imagined, [0], begun=practice)
+    done = practise(
+        [room],
+        config.dqn,
+        config.imagined,
+        [0],
+        begun=practice,
+        tell=lambda told: watch.practice("learning in imagination", told),
+    )
     network = jax.tree.map(lambda x: x[0], done.last)
     policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
     tested = evaluate(env, policy, episodes=20, seed=_seed(config, number))
@@ -227,7 +261,13 @@ def _returns(env: Environment, data: Trajectory) -> np.ndarray:
     return data.discounted if env.task.spec.judged_discounted else data.undiscounted
 
 
-def refit(config: Rounds, data: Trajectory, models: Any, number: int) -> tuple[Any, float]:
+def refit(
+    config: Rounds,
+    data: Trajectory,
+    models: Any,
+    number: int,
+    tell: Callable[[Report], None] = lambda report: None,
+) -> tuple[Any, float]:
     """The ensemble fitted to all experience so far, from where it was."""
     usual = preset(config.env)
     later = models is not None
@@ -240,7 +280,7 @@ def refit(config: Rounds, data: Trajectory, models: Any, number: int) -> tuple[A
     if not later:
         models = _new_models(config, data)
     held = np.arange(len(data)) % 10 == 9
-    fitted = train(models, settings, data[~held], data[held], seeds=seeds)
+    fitted = train(models, settings, data[~held], data[held], seeds=seeds, tell=tell)
     return stack(fitted.models), float(np.mean(fitted.validation))
 
 

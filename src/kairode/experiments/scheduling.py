@@ -92,7 +92,7 @@ def read_run(folder: Path) -> Source:
     if (folder / "fit").is_dir():
         models, data = load_models(folder / "fit"), read(folder / "experience.parquet")
         return Source(folder, about["env"], env, about, models, data)
-    standing = load_rounds(folder)
+    standing = load_rounds(folder / "rounds" if (folder / "rounds").is_dir() else folder)
     return Source(folder, about["env"], env, about, standing.members, standing.data)
 
 
@@ -210,8 +210,8 @@ def run_schedule(
     *,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
-) -> tuple[dict[str, Any], Source, Trajectory]:
-    """Learn (once), choose, test; the record, and the episodes of the last choice."""
+) -> tuple[dict[str, Any], Source, dict[str, Trajectory]]:
+    """Learn (once), choose, test; the record, and the episodes of each choice."""
     started = time.perf_counter()
     source = read_run(folder)
     check_wish(wish, source)
@@ -224,17 +224,17 @@ def run_schedule(
     rows = fixed_rows(source, policy, wish)
     said("Trying what prices and budgets come to, in imagination." if any(wish.prices) or wish.budgets else "")
     histograms: dict[str, Any] = {}
-    found: Any = None
+    episodes: dict[str, Trajectory] = {}
     for label, schedule in choose(source, policy, wish).items():
         said(f"Testing {label}.")
         rows[label] = chosen_row(source, policy, schedule, wish)
         place = Accruing.of(source.env, schedule.longest(source.env.task.spec))
-        found = collect(place, policy, episodes=wish.episodes, seed=TEST_SEED + wish.seed, schedule=schedule)
-        histograms[label] = intervals_by_condition(source.env.task, found)
+        episodes[label] = collect(place, policy, episodes=wish.episodes, seed=TEST_SEED + wish.seed, schedule=schedule)
+        histograms[label] = intervals_by_condition(source.env.task, episodes[label])
     figures = {"rows": rows, "intervals": histograms}
     made = record("schedule", wish, figures, command=command, seconds=time.perf_counter() - started)
     save(folder / "schedule" / "record.json", made)
-    return made, source, found
+    return made, source, episodes
 
 
 def _options(wish: Wish) -> list[str]:

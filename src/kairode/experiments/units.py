@@ -74,10 +74,6 @@ def gather_cells(units: Iterable[Work], scope: Scope) -> None:
     options = _options(dataclasses.replace(scope, seeds=None))
     for work in units:
         kind, _, cell = work.name.partition("/")
-        if kind == "table1" and not work.done and all(_fitted(need, scope, work.since) for need in work.needs):
+        if kind == "table1" and not work.done and all(piece(need, scope, since=work.since).done for need in work.needs):
             row, model = split_cell(cell)
             table1.gather(row, model, range(work.seeds), scope.runs / "table1", work.record.parent, options)
-
-
-def _fitted(name: str, scope: Scope, since: str) -> bool:
-    return dataclasses.replace(piece(name, scope), since=since).done

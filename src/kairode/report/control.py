@@ -17,7 +17,6 @@ from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.experiments.control import ControlReport
 from kairode.experiments.crew import FREE
-from kairode.report.course import save_figure
 from kairode.report.watch import bars_with_figures
 
 LEAST = 5
@@ -101,13 +100,13 @@ def points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     return decisions, returns
 
 
-def draw_learning(records: dict[str, dict[str, Any]], path: Path) -> None:
+def learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
     """Returns of the episodes lived through, by decisions: mean and standard deviation over seeds."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     _curves(axes, records)
     axes.legend(frameon=False, fontsize=8)
-    save_figure(figure, path)
+    return figure
 
 
 def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
@@ -137,7 +136,7 @@ def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def draw_mujoco(results: Path, path: Path) -> None:
+def mujoco_figure(results: Path) -> Figure:
     """The paper's figure: learning curves on the three tasks, to 100,000 decisions; model-free also where it ends."""
     found = read_records(results)
     figure = Figure(figsize=(12, 3.4), layout="constrained")
@@ -151,7 +150,7 @@ def draw_mujoco(results: Path, path: Path) -> None:
             axes.axhline(last["return"], color="#52606d", ls="--", lw=1)
             axes.text(2000, last["return"], f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
     figure.axes[0].legend(frameon=False, fontsize=7)
-    save_figure(figure, path)
+    return figure
 
 
 def _label(model: str) -> str:

@@ -16,7 +16,7 @@ from kairode.data.files import whole
 from kairode.data.policy import Policy
 from kairode.envs.locomotion import Locomotion
 from kairode.experiments.control import NAME, best_seed
-from kairode.report.course import save_figure
+from kairode.report.figures import save_figure
 
 FRAMES_A_SECOND = 20
 LIMB, GROUND, TRACE = "#2b6cb0", "#cbd2d9", "#9aa5b1"

@@ -3,23 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from kairode.data import Trajectory
-from kairode.envs import HIV, make
+from kairode.envs import make
 from kairode.envs.core import Spec
+from kairode.experiments.courses import course
 from kairode.experiments.fitting import Fit
 from kairode.models.dynamics import DynamicsModel
-from kairode.report.course import DECISION, LINE, POINTS, between_decisions, draw_actions, save_figure
-
-PREDICTED = "#dd6b20"
+from kairode.report.course import draw_course
 
 
 def print_fit(made: dict[str, Any], spec: Spec) -> None:
@@ -80,58 +75,8 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
     )
 
 
-def predicted_course(model: DynamicsModel, episode: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Times and predictions between and at decision times, from the first observation alone."""
-    steps = int(episode.length)
-    parts = jnp.linspace(0.0, 1.0, POINTS + 1)[1:]
-
-    @eqx.filter_jit
-    def run(model: DynamicsModel, actions: Any, intervals: Any, obs: Any) -> Any:
-        def hold(carry: tuple[Any, Any], decision: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
-            (z, obs), (action, tau) = carry, decision
-            _, seen = model.path(z, obs, action, parts * tau)
-            return model.step(z, obs, action, tau), seen
-
-        start = (model.start(key=jax.random.key(0)), obs)
-        return jax.lax.scan(hold, start, (actions, intervals))[1]
-
-    actions, intervals = (jnp.asarray(x)[:steps] for x in (episode.action, episode.interval))
-    seen = np.asarray(run(model, actions, intervals, jnp.asarray(episode.observation)[0]))
-    time = episode.time[:steps, None] + np.asarray(parts) * np.asarray(episode.interval)[:steps, None]
-    first = np.asarray(episode.observation)[:1]
-    return np.append(0.0, time.ravel()), np.concatenate([first, seen.reshape(-1, first.shape[1])])
-
-
 def draw_predictions(config: Fit, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
     """A panel for each observed variable: the true course, the predicted one, and the decision times."""
-    episode = test[0]
-    steps = min(int(episode.length), most)
-    spec, decisions = episode.spec, episode.time[: steps + 1]
     env = None if config.is_file else make(config.source, setting=config.setting, **config.preset.fields)
-    time, predicted = predicted_course(model, episode)
-    inside = time <= decisions[-1]
-    true_time, true = decisions, np.asarray(episode.observation)[: steps + 1]
-    if isinstance(env, HIV):
-        true_time, true = between_decisions(env, episode)
-        true = true[true_time <= decisions[-1]]
-        true_time = true_time[true_time <= decisions[-1]]
-    count, units = len(spec.observations), {v.unit for v in spec.observations}
-    figure = Figure(figsize=(9, 1.25 * count + 1.9), layout="constrained")
-    panels = figure.subplots(count + 1, 1, sharex=True, squeeze=False, height_ratios=[1.0] * count + [0.45])[:, 0]
-    for i, (axes, variable) in enumerate(zip(panels, spec.observations, strict=False)):
-        axes.plot(true_time, true[:, i], color=LINE, lw=1.4, label="true")
-        axes.plot(time[inside], predicted[inside, i], color=PREDICTED, lw=1.1, label="predicted")
-        axes.plot(
-            decisions, np.asarray(episode.observation)[: steps + 1, i], "o", color=DECISION, ms=2.4, label="decision"
-        )
-        axes.set_ylabel(variable.name if len(units) == 1 else f"{variable.name}\n{variable.unit}", fontsize=8)
-        axes.tick_params(labelsize=7)
-    draw_actions(panels[-1], episode)
-    panels[-1].set_xlim(0, float(decisions[-1]))
-    panels[-1].set_xlabel(f"time, {spec.time_unit}s")
-    unit = f" ({next(iter(units))})" if len(units) == 1 else ""
-    title = f"{config.model} on {spec.name}: predicted from the first observation alone{unit}"
-    panels[0].set_title(title, fontsize=11, loc="left")
-    panels[0].legend(loc="upper right", fontsize=7, frameon=False, ncols=3)
-    figure.align_ylabels()
-    save_figure(figure, path)
+    found = course(env, test[0], model, "predicted", most)
+    draw_course(found, path, f"{config.model} on {test.spec.name}")

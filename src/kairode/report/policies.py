@@ -1,8 +1,6 @@
-"""Policies: what a run found, their learning curves, the tables of returns, value functions over the gridworld."""
+"""Policies: their learning curves, the tables of returns, value functions over the gridworld."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,102 +9,15 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from kairode.agents.learn import PracticeReport
-from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.experiments.paper import RETURNS
 from kairode.experiments.returns import ENVS, STUDIES, TRANSFER
 from kairode.experiments.studies import ORACLE, key
-from kairode.report.course import save_figure
-from kairode.report.watch import bars_with_figures
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
 """Returns are shown in these units, as in the paper."""
-
-
-@contextlib.contextmanager
-def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, PracticeReport], None]]:
-    """A bar for each practice: episodes, the latest return, the last look."""
-    with bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar:
-        tasks: dict[str, Any] = {}
-        looks: dict[str, str] = {}
-
-        def tell(what: str, report: PracticeReport) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=report.wanted, figures="")
-            if report.figures:
-                names = {"real": "on the real system", "score": "says the judge"}
-                said = [
-                    f"{np.mean(report.figures[n]):.3g} {words}" for n, words in names.items() if n in report.figures
-                ]
-                looks[what] = ", ".join(said)
-            latest = f"return of practice {np.nanmean(report.returns):.3g}" if any(report.episodes) else ""
-            shown = "; ".join(filter(None, (latest, looks.get(what, ""))))
-            bar.update(tasks[what], completed=min(report.episodes), figures=shown, refresh=True)
-
-        yield tell
-
-
-NAMES = {
-    "imagination": "in imagination",
-    "model-free": "model-free",
-    "random": "random actions",
-}
-
-
-def print_run(made: dict[str, Any], spec: Spec) -> None:
-    """The tests of a run, and one sentence that says what was learned."""
-    figures, config = made["figures"], made["config"]
-    kind = "discounted return" if spec.judged_discounted else "return"
-    table = Table("policy", kind, "95 %", "decisions", spec.time_unit + "s", "real episodes", box=SIMPLE_HEAD)
-    real = {"imagination": config["episodes"], "model-free": config["model_free"], "random": 0}
-    for name, test in figures["tests"].items():
-        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
-        numbers = (f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", f"{test['time']:.4g}")
-        table.add_row(NAMES[name], *numbers, f"{real[name]:,}")
-    console = Console()
-    console.width = max(console.width, 96)
-    console.print(table)
-    tests = figures["tests"]
-    mine, chance = tests["imagination"]["return"], tests["random"]["return"]
-    clear = tests["imagination"]["return_low"] > tests["random"]["return_high"]
-    better = "better" if clear else "not clearly better" if mine > chance else "no better"
-    said = (
-        f"Tested on {tests['imagination']['episodes']} real episodes, the policy learned in the imagination of "
-        f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} is {better} than random actions "
-        f"({mine:.4g} against {chance:.4g})"
-    )
-    if "model-free" in tests:
-        free = tests["model-free"]["return"]
-        order = "above" if mine > free else "below" if mine < free else "like"
-        said += f", and {order} the model-free policy after {config['model_free']:,} real episodes ({free:.4g})"
-    health = tests["imagination"]["healthy"]
-    said += "." if health is None else f"; the patient is healthy for {100 * health:.0f} % of the time."
-    console.print(said, highlight=False)
-
-
-def draw_run(made: dict[str, Any], spec: Spec, path: Path) -> None:
-    """Learning curves of a run: return on the real system by episodes of practice."""
-    figures = made["figures"]
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for name, colour in (("imagination", "#c53030"), ("model-free", "#2b6cb0")):
-        points = figures["curves"].get(name, [])
-        if points:
-            episodes, real = ([point[key][0] for point in points] for key in ("episodes", "real"))
-            axes.plot(episodes, real, color=colour, label=f"practised {NAMES[name]}: real return")
-        if points and "score" in points[0]:
-            scores = [point["score"][0] for point in points]
-            axes.plot(episodes, scores, color=colour, linestyle=":", label="what the judge expects (a held-out model)")
-    axes.axhline(figures["tests"]["random"]["return"], color="#718096", linewidth=1, linestyle="--", label="random")
-    axes.set_xlabel("episodes of practice (imagined, or real)")
-    axes.set_ylabel("discounted return" if spec.judged_discounted else "return")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
 
 
 TITLES = {
@@ -192,7 +103,7 @@ def _print_partial(console: Console, found: dict[str, Any]) -> None:
     console.print(table)
 
 
-def draw_values(results: Path, path: Path) -> None:
+def values_figure(results: Path) -> Figure:
     """Value functions over the gridworld, each scaled to [0, 1]: the lighter, the higher."""
     grids: dict[str, Any] = {}
     for name in ("paper-gridworld", "paper-gridworld-oracle"):
@@ -212,10 +123,10 @@ def draw_values(results: Path, path: Path) -> None:
         axes.set_title(model, fontsize=9, color="#c53030" if "ode" in model else "black")
         axes.set_xticks([])
         axes.set_yticks([])
-    save_figure(figure, path)
+    return figure
 
 
-def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
+def curves_figure(results: Path, *, partial: bool = False) -> Figure:
     """Return on the real system by episodes of practice, mean and std over seeds."""
     panels: dict[str, tuple[str, ...]] = (
         {"hiv-partial": ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle")}
@@ -240,7 +151,7 @@ def draw_curves(results: Path, path: Path, *, partial: bool = False) -> None:
         axes.set_ylabel("return on the real system" + (" (1e7)" if "hiv" in env else ""))
         axes.legend(frameon=False, fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    return figure
 
 
 def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any, thick: bool) -> None:
@@ -254,7 +165,7 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
     axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
 
 
-def draw_rounds(results: Path, path: Path) -> None:
+def rounds_figure(results: Path) -> Figure:
     """Return by real episodes: rounds of collecting, refitting and imagining, beside the model-free agent."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -273,19 +184,11 @@ def draw_rounds(results: Path, path: Path) -> None:
     axes.set_ylabel("return on HIV (1e7)")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    return figure
 
 
 def _figures(results: Path, name: str) -> dict[str, Any]:
     path = results / f"{name}.json"
     if not path.exists():
-        raise KairodeError(f"there is no record {path}: `kairode reproduce table2a --studies {name} --run` makes it.")
+        raise KairodeError(f"there is no record {path}: `kairode reproduce table2a --studies {name}` makes it.")
     return json.loads(path.read_text())["figures"]
-
-
-FIGURES: dict[str, Callable[[Path, Path], None]] = {
-    "figure-values": draw_values,
-    "figure-curves": draw_curves,
-    "figure-rounds": draw_rounds,
-    "figure-pomdp": lambda results, path: draw_curves(results, path, partial=True),
-}

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
-from kairode.report.course import save_figure
+from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
 
-COLOURS = {"fixed": "#718096", "own": "#2f855a", "chosen": "#c53030", "truth": "#2b6cb0", "random": "#805ad5"}
+COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
 
 
 def print_schedule(made: dict[str, Any], spec: Spec) -> None:
@@ -184,7 +184,7 @@ def print_visits(results: Path, missing: Sequence[str]) -> None:
         console.print(f"No record yet: {', '.join(missing)} (--run makes them).", highlight=False)
 
 
-def draw_visits(results: Path, path: Path) -> None:
+def visits_figure(results: Path) -> Figure:
     """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -195,7 +195,7 @@ def draw_visits(results: Path, path: Path) -> None:
     axes.set_ylabel("discounted return, every day counted (1e7)")
     axes.legend(frameon=False, fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    return figure
 
 
 def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str) -> None:

@@ -1,8 +1,9 @@
-"""Watching a fit: a bar with the numbers that matter, and TensorBoard where it is wanted."""
+"""Watching work go on: bars with the numbers that matter, a sentence as a stage ends, TensorBoard if wanted."""
 
 import contextlib
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from kairode.agents.learn import PracticeReport
 from kairode.errors import KairodeError
+from kairode.experiments.watch import Watch
 from kairode.training.loop import Report
 
 SHOWN = ("state", "kl", "timer")
@@ -67,6 +70,51 @@ def watching(
                 _write(open_board(), report)
 
         yield tell, lambda ended: bar.advance(task, ended)
+
+
+@contextlib.contextmanager
+def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, PracticeReport], None]]:
+    """A bar for each practice: episodes, the latest return, the last look."""
+    with bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar:
+        tasks: dict[str, Any] = {}
+        looks: dict[str, str] = {}
+
+        def tell(what: str, report: PracticeReport) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=report.wanted, figures="")
+            if report.figures:
+                names = {"real": "on the real system", "score": "says the judge"}
+                said = [
+                    f"{statistics.fmean(report.figures[n]):.3g} {words}"
+                    for n, words in names.items()
+                    if n in report.figures
+                ]
+                looks[what] = ", ".join(said)
+            latest = f"return of practice {_mean(report.returns):.3g}" if any(report.episodes) else ""
+            shown = "; ".join(filter(None, (latest, looks.get(what, ""))))
+            bar.update(tasks[what], completed=min(report.episodes), figures=shown, refresh=True)
+
+        yield tell
+
+
+@contextlib.contextmanager
+def watching_run(quiet: bool) -> Iterator[Watch]:
+    """Bars for what goes on, and every stage's sentence as it ends; without a terminal the sentences alone."""
+    with (
+        bars_with_figures(quiet) as bars,
+        watching_practice(quiet, bars) as practice,
+        watching("fitting", None, quiet, bars) as (fitting, collecting),
+    ):
+
+        def said(sentence: str) -> None:
+            if quiet:
+                return
+            if bars.console.is_terminal and sys.stdout.isatty():
+                bars.console.print(sentence, highlight=False, markup=False)
+            else:
+                print(sentence, flush=True)
+
+        yield Watch(fitting, collecting, practice, said)
 
 
 def _mean(values: list[float]) -> float:

@@ -1,0 +1,164 @@
+"""The course of one episode as plain numbers, for a record: what happened, what was done, what a model foretold."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from kairode.data import Trajectory
+from kairode.data.describe import spec_to_dict
+from kairode.envs import HIV, Environment, HostEnvironment
+from kairode.envs.hiv import MARKERS
+from kairode.models.dynamics import DynamicsModel
+
+POINTS = 12
+"""Moments within an interval."""
+KINDS = ("expected", "predicted")
+"""What a model says of a course: anew from every decision; or from the first observation alone."""
+
+Course = dict[str, Any]
+
+
+def course(
+    env: Environment | HostEnvironment | None,
+    episode: Trajectory,
+    model: DynamicsModel | None = None,
+    kind: str = "expected",
+    most: int | None = None,
+    points: int = POINTS,
+) -> Course:
+    """An episode (its first decisions, with `most`) as lists, in the units that people read.
+
+    With a model also what it `expected` between decisions, or `predicted` from the first observation alone.
+    """
+    steps = min(int(episode.length), most or int(episode.length))
+    decisions, seen = np.asarray(episode.time)[: steps + 1], np.asarray(episode.observation)[: steps + 1]
+    time, between = decisions, seen
+    if isinstance(env, HIV):
+        time, between = between_decisions(env, episode, points)
+        time, between = time[: steps * points + 1], between[: steps * points + 1]
+    spec = episode.spec
+    found: Course = {
+        "spec": {name: spec_to_dict(spec)[name] for name in ("environment", "time_unit", "actions")},
+        "variables": [_variable(env, variable) for variable in spec.observations],
+        "decisions": _short(decisions),
+        "seen": _short(_readable(env, spec, seen)),
+        "actions": _short(np.asarray(episode.action)[:steps]),
+        "intervals": _short(np.asarray(episode.interval)[:steps]),
+        "time": _short(time),
+        "true": _short(_readable(env, spec, between)),
+    }
+    if model is not None:
+        times, values = (expected if kind == "expected" else predicted)(model, episode, points)
+        found |= {
+            "kind": kind,
+            "model_time": _short(times[:steps]),
+            "model": _short(_readable(env, spec, values[:steps])),
+        }
+    return found
+
+
+def _variable(env: Any, variable: Any) -> dict[str, Any]:
+    counted = isinstance(env, HIV)
+    return {"name": variable.name, "unit": "per ml" if counted else variable.unit, "log": counted}
+
+
+def _readable(env: Any, spec: Any, seen: np.ndarray) -> np.ndarray:
+    """Counts per ml in place of HIV's standardised logarithms."""
+    if not isinstance(env, HIV):
+        return seen
+    return np.stack([np.asarray(env.task.marker(variable.name, seen)) for variable in spec.observations], -1)
+
+
+def _short(values: Any) -> Any:
+    """To five digits."""
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.tolist()
+    return np.vectorize(lambda x: float(f"{x:.5g}"), otypes=[float])(array).tolist() if array.size else []
+
+
+def between_decisions(
+    env: Environment, episode: Trajectory, points: int = POINTS
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
+    """Times and observations between decisions, by running the true dynamics again (of a deterministic environment).
+
+    From every decision anew, where the state is seen: a patient between health and sickness goes either way by the last
+    digit. Where it is not, from the start.
+    """
+    parts = _parts(points)
+    start = env.reset(key=jax.random.key(0))
+    seen_whole = isinstance(env, HIV) and len(env.observed) == len(MARKERS)
+
+    @eqx.filter_jit
+    def run(observations: Array, actions: Array, intervals: Array) -> Array:
+        def hold(state: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+            obs, action, tau = decision
+            if seen_whole and isinstance(env, HIV):
+                state = env.restored(obs)
+            at = partial(env.transition, state, action, key=jax.random.key(0))
+            states = jax.vmap(at)(parts * tau)
+            return jax.tree.map(lambda x: x[-1], states), jax.vmap(env.observe)(states)
+
+        return jax.lax.scan(hold, start, (observations, actions, intervals))[1]
+
+    seen = np.asarray(run(*_rows(episode)))
+    first = np.asarray(episode.observation[:1])
+    times = _times(episode, parts)
+    return np.append(0.0, times.ravel()), np.concatenate([first, seen.reshape(-1, first.shape[1])])
+
+
+def expected(
+    model: DynamicsModel, episode: Trajectory, points: int = POINTS
+) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
+    """What a model expected between decisions, from what was observed at each: times and observations."""
+    parts = _parts(points)
+
+    @eqx.filter_jit
+    def run(seen: Array, actions: Array, intervals: Array) -> Array:
+        def hold(z: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
+            obs, action, tau = decision
+            zs, ahead = model.path(z, obs, action, parts * tau)
+            return zs[-1], jnp.concatenate([obs[None], ahead])
+
+        return jax.lax.scan(hold, model.start(key=jax.random.key(0)), (seen, actions, intervals))[1]
+
+    return _times(episode, np.append(0.0, parts)), np.asarray(run(*_rows(episode)))
+
+
+def predicted(
+    model: DynamicsModel, episode: Trajectory, points: int = POINTS
+) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
+    """What a model foretells between and at decisions from the first observation alone: times and observations."""
+    parts = _parts(points)
+    observations, actions, intervals = _rows(episode)
+
+    @eqx.filter_jit
+    def run(obs: Array, actions: Array, intervals: Array) -> Array:
+        def hold(carry: tuple[Any, Any], decision: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
+            (z, obs), (action, tau) = carry, decision
+            _, seen = model.path(z, obs, action, parts * tau)
+            return model.step(z, obs, action, tau), jnp.concatenate([obs[None], seen])
+
+        return jax.lax.scan(hold, (model.start(key=jax.random.key(0)), obs), (actions, intervals))[1]
+
+    return _times(episode, np.append(0.0, parts)), np.asarray(run(observations[0], actions, intervals))
+
+
+def _parts(points: int) -> Any:
+    return jnp.linspace(0.0, 1.0, points + 1)[1:]
+
+
+def _rows(episode: Trajectory) -> tuple[Any, Any, Any]:
+    steps = int(episode.length)
+    rows = (episode.observation[:steps], episode.action[:steps], episode.interval[:steps])
+    return tuple(map(jnp.asarray, rows))  # type: ignore[return-value]
+
+
+def _times(episode: Trajectory, parts: Any) -> np.ndarray:
+    steps = int(episode.length)
+    return np.asarray(episode.time)[:steps, None] + np.asarray(parts) * np.asarray(episode.interval)[:steps, None]

@@ -1,0 +1,110 @@
+"""The page and the document of all results, made from the records alone."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kairode.data.files import whole
+from kairode.errors import KairodeError
+from kairode.report import page
+from kairode.report.figures import save_figure
+from kairode.report.results import FIGURES, LISTINGS, TITLES
+
+WORDS = {
+    "figure-values": "Value functions of seven agents over the gridworld; the Latent-ODE's looks like the oracle's.",
+    "figure-curves": "Return on the real system by episodes of practice, on three environments.",
+    "figure-pomdp": "Return on partially observed HIV by episodes of practice.",
+    "figure-rounds": "Return on HIV by real episodes: rounds climb within tens, the model-free agent needs hundreds.",
+    "figure-schedule": "Return on HIV against visits, by who says when to look again.",
+    "figure-mujoco": "Learning curves on swimmer, hopper and half-cheetah, of models and of DDPG without one.",
+}
+"""What each figure shows, for who cannot see it."""
+PICTURES = {
+    "figure-values": "values.svg",
+    "figure-curves": "learning-curves.svg",
+    "figure-pomdp": "partial.svg",
+    "figure-rounds": "rounds.svg",
+    "figure-schedule": "visits.svg",
+    "figure-mujoco": "mujoco.svg",
+}
+"""Their files in the folder of the document."""
+
+
+def write_results_page(path: Path, results: Path, names: Sequence[str] = (), note: str = "") -> Path:
+    """A page with the tables and figures named (or all), ours beside the paper's."""
+    wanted = [name for name in TITLES if not names or name in names]
+    shown = [section for name in wanted if (section := _section(name, results))]
+    if not shown:
+        raise KairodeError(f"there is no record in {results} to make a page of: in a clone the folder is results/.")
+    lead = (
+        "What the paper published and what came out here, side by side. Every number is read from a record; what "
+        "differs and why is said in docs/results.md."
+    )
+    head = [page.paragraph(lead, "lead"), page.paragraph(note) if note else ""]
+    return page.write_page(path, "Kairode beside the paper", [*head, *shown, _origin(results)])
+
+
+def _section(name: str, results: Path) -> str:
+    """A table, a figure, or both; nothing where there is no record."""
+    parts = []
+    try:
+        if name in FIGURES:
+            parts.append(page.picture(FIGURES[name](results), name, WORDS[name]))
+        if name in LISTINGS:
+            listed = LISTINGS[name](results)
+            shown = page.table(listed.heads, listed.rows, listed.caption)
+            parts.append(page.folded("In numbers", shown) if name in FIGURES else shown)
+    except KairodeError:
+        return ""
+    return page.section(TITLES[name], *parts, page.code(f"kairode reproduce {name}"))
+
+
+def _origin(results: Path) -> str:
+    """Which records there are: how they were made, on what, in how long."""
+    rows = []
+    for path in sorted(results.rglob("*.json")):
+        made = _read(path)
+        if made is None:
+            continue
+        where = made["machine"]["device"] if made["machine"]["device"] != "cpu" else made["machine"]["processor"]
+        commit = (made["commit"] or "")[:10]
+        rows.append((str(path.relative_to(results)), made["command"], where, f"{made['seconds']:,.0f} s", commit))
+    heads = ("record", "command", "machine", "time", "commit")
+    return page.section("Where the numbers come from", page.folded(f"{len(rows)} records", page.table(heads, rows)))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A record, if the file is one."""
+    try:
+        made = json.loads(path.read_text())
+    except ValueError as error:
+        raise KairodeError(f"{path} is damaged: it holds no JSON.") from error
+    return made if isinstance(made, dict) and {"machine", "command", "seconds", "commit"} <= made.keys() else None
+
+
+def write_document(document: Path, results: Path) -> list[str]:
+    """Write the tables of a document anew, each between its marks, and its figures beside it; what was written.
+
+    A mark is a comment, <!-- table2a -->, up to <!-- end -->. The sentences around them stay as they are.
+    """
+    if not document.is_file():
+        raise KairodeError(f"there is no document {document}: in a clone it is docs/results.md; --page makes a page.")
+    before = document.read_text(encoding="utf-8")
+    marked = [name for name in re.findall(r"<!-- ([\w-]+) -->\n", before) if name != "end"]
+    after = before
+    for name in marked:
+        if name not in LISTINGS:
+            raise KairodeError(f"{document} asks for '{name}', which is none of {', '.join(LISTINGS)}.")
+        inside = LISTINGS[name](results).markdown()
+        block = f"<!-- {name} -->\n{inside}\n<!-- end -->"
+        pieces = re.split(rf"<!-- {name} -->\n.*?<!-- end -->", after, flags=re.DOTALL)
+        after = block.join(pieces)
+        if len(pieces) == 1:
+            raise KairodeError(f"{document}: the mark <!-- {name} --> has no <!-- end -->.")
+    for name, file in PICTURES.items():
+        save_figure(FIGURES[name](results), document.parent / file)
+    with whole(document) as part:
+        part.write_text(after, encoding="utf-8")
+    return [*marked, *PICTURES]

@@ -1,0 +1,236 @@
+"""The page of a run, made from its record alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kairode.errors import KairodeError
+from kairode.experiments.findings import best_constant
+from kairode.experiments.pipeline import best_fixed, fixed_rivals, judged_by
+from kairode.report import page
+from kairode.report.course import course_figure
+from kairode.report.runs import (
+    found_sentences,
+    learning_figure,
+    map_figure,
+    spec_of,
+    test_rows,
+    tradeoff_figure,
+)
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record of a run's folder."""
+    path = folder / "record.json"
+    try:
+        return dict(json.loads(path.read_text()))
+    except OSError as error:
+        raise KairodeError(f"there is no record in {folder}: give a folder that `kairode run` finished.") from error
+    except ValueError as error:
+        raise KairodeError(f"{path} is damaged: run the command of {folder} again.") from error
+
+
+def write_run_page(folder: Path) -> Path:
+    """Write report.html beside the record."""
+    made = read_record(folder)
+    if made.get("kind") != "run" or "spec" not in made["figures"]:
+        raise KairodeError(f"{folder / 'record.json'} is of kind '{made.get('kind')}': there is no page for it.")
+    config, spec = made["config"], spec_of(made)
+    title = f"{spec.name}: a policy learned in the imagination of {config['model']} models"
+    parts = [
+        *(page.paragraph(sentence, "lead") for sentence in found_sentences(made)),
+        page.facts(headline(made)),
+        what_was_run(made),
+        tests(made),
+        predictions(made),
+        learning(made),
+        policy(made),
+        visits(made),
+        again(made),
+    ]
+    return page.write_page(folder / "report.html", title, filter(None, parts))
+
+
+def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """A few numbers: what was gained, how many visits are saved."""
+    figures, spec = made["figures"], spec_of(made)
+    all_tests = figures["tests"]
+    mine, held = all_tests["imagination"], best_constant(all_tests)
+    found = []
+    if mine["healthy"] is not None:
+        chance = all_tests["random"]["healthy"]
+        found.append(
+            (
+                f"{100 * mine['healthy']:.0f} % healthy",
+                f"of the time, against {100 * chance:.0f} % under random and "
+                f"{100 * all_tests[held]['healthy']:.0f} % under the best constant treatment",
+            )
+        )
+    kind = "discounted return" if spec.judged_discounted else "return"
+    found.append((f"{mine['return']:.3g}", f"{kind}; {all_tests[held]['return']:.3g} {held}, the best constant policy"))
+    if "model-free" in all_tests:
+        found.append((f"{all_tests['model-free']['return']:.3g}", "model-free, with as many real episodes"))
+    if "visits" in figures:
+        label, fixed = best_fixed(fixed_rivals(figures["visits"], spec), spec)
+        chosen = figures["visits"]["rows"][next(iter(figures["visits"]["intervals"]))]
+        which = judged_by(spec)
+        found.append(
+            (
+                f"{chosen['visits']:.0f} visits",
+                f"chosen by the model, in place of {fixed['visits']:.0f} ({label} {spec.time_unit}s, the best fixed "
+                f"interval): {chosen[which]:.3g} against {fixed[which]:.3g}",
+            )
+        )
+    return found
+
+
+def what_was_run(made: dict[str, Any]) -> str:
+    """What was done, in words."""
+    config, figures, spec = made["config"], made["figures"], spec_of(made)
+    said = [f"{config['episodes']:,} real episodes of '{spec.name}' under random actions were collected."]
+    if config["rounds"]:
+        said.append(
+            f"{config['fits']} {config['model']} models were fitted to them and a policy learned in their imagination; "
+            f"then, {config['rounds']} times, the policy collected {config['each']} more episodes, the models were "
+            f"refitted and it learned on. {figures['real_episodes']} real episodes in all."
+        )
+    else:
+        said.append(
+            f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} were fitted to them (mean squared "
+            f"error on unseen episodes, from the first observation alone: {figures['fit']['mean']:.3g}), and a policy "
+            f"learned in {config['imagined']:,} imagined episodes."
+        )
+    said.append("Every test below is on the real system, on episodes that nothing was learned from.")
+    variables = ", ".join(variable.name for variable in spec.observations)
+    last = f"Observed: {variables}. Actions: {', '.join(figures['spec']['actions']['names'])}."
+    return page.section("What was run", page.paragraph(" ".join(said)), page.paragraph(last, "soft"))
+
+
+def tests(made: dict[str, Any]) -> str:
+    """Every policy on the same episodes."""
+    heads, rows = test_rows(made)
+    number = made["figures"]["tests"]["imagination"]["episodes"]
+    caption = (
+        f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout."
+    )
+    return page.section("How good it is", page.table(heads, rows, caption, mark=[0]))
+
+
+def predictions(made: dict[str, Any]) -> str:
+    """What a model foretells of courses it has not seen."""
+    courses = made["figures"]["courses"]
+    parts = []
+    for key, who in (("random", "random actions"), ("policy", "the learned policy")):
+        steps = len(courses[key]["actions"])
+        words = (
+            f"Predicted and true course of one new episode under {who}: for each observed variable a line of what "
+            f"happened and a dashed line of what the model foretold from the first observation, over {steps} decisions."
+        )
+        drawn = course_figure(courses[key], f"Under {who}")
+        parts.append(page.picture(drawn, f"predicted-{key}", words))
+    note = (
+        "Each course is foretold from its first observation alone, with the actions and intervals that really "
+        "followed; the policy itself looks at the system at every decision."
+    )
+    return page.section("What the model foretells", page.paragraph(note), *parts)
+
+
+def learning(made: dict[str, Any]) -> str:
+    """Learning curves, and the rounds as a table."""
+    figures = made["figures"]
+    words = "Return on the real system as learning goes on, beside model-free practice, a constant policy and chance."
+    rounds = figures.get("rounds")
+    listed = ""
+    if rounds:
+        rows = [
+            (
+                one["number"],
+                one["real_episodes"],
+                f"{one['model_error']:.3g}",
+                f"{one['collected']:.3g}",
+                f"{one['return']:.3g} ({one['return_low']:.3g} to {one['return_high']:.3g})",
+            )
+            for one in rounds
+        ]
+        heads = ("round", "real episodes", "model error", "return while collecting", "return after it (95 %)")
+        listed = page.folded("Every round in numbers", page.table(heads, rows, "20 look episodes after each round."))
+    return page.section("Learning", page.picture(learning_figure(made), "learning", words), listed)
+
+
+def policy(made: dict[str, Any]) -> str:
+    """A map of what the policy does, and one whole episode under it."""
+    figures, spec = made["figures"], spec_of(made)
+    parts = []
+    if found := figures["map"]:
+        x, y = (axis["name"] for axis in found["axes"])
+        words = f"Two maps over {x} and {y}: the action that the policy takes, and the return that it expects."
+        caption = f"All other variables at {found['others']}."
+        parts.append(page.picture(map_figure(found), "map", words, caption))
+    words = (
+        f"The course of one new episode under the policy over {spec.horizon:g} {spec.time_unit}s: every variable, and "
+        "the actions."
+    )
+    drawn = course_figure(figures["courses"]["episode"], "One episode under the policy, on the usual schedule")
+    parts.append(page.picture(drawn, "episode", words))
+    return page.section("What the policy does", *parts)
+
+
+def visits(made: dict[str, Any]) -> str:
+    """Return against visits, and an episode at chosen times."""
+    if "visits" not in made["figures"]:
+        return ""
+    found, spec = made["figures"]["visits"], spec_of(made)
+    which = judged_by(spec)
+    chosen = list(found["intervals"])
+    rows = []
+    for label in (*chosen, "own", *(name for name in found["usual"] if name.startswith("every"))):
+        cells = [
+            _cell(found["rows"][label], which),
+            _cell(found["usual"][label], which) if label in found["usual"] else "",
+        ]
+        rows.append((_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells))
+    heads = ("schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)")
+    caption = f"Rewards are counted every {spec.finest:g} {spec.time_unit}, whatever the schedule."
+    words = (
+        "Return against the number of visits: a curve of fixed intervals, and points for what the model chose at each "
+        "price of a visit."
+    )
+    course = course_figure(found["course"], "One episode at chosen times")
+    told = "One new episode at visit times that the model chose: what happened, and what it expected between visits."
+    return page.section(
+        "When to look again",
+        page.picture(tradeoff_figure(made), "tradeoff", words, "Numbers at the curve: the fixed interval. " + caption),
+        page.picture(course, "chosen", told),
+        page.folded("Every schedule in numbers", page.table(heads, rows, caption, mark=range(len(chosen)))),
+    )
+
+
+def _schedule(label: str, unit: str) -> str:
+    if label == "own":
+        return "the environment's own"
+    return f"{label} {unit}s" if label.startswith("every") else f"chosen, {label} of a visit"
+
+
+def _cell(row: dict[str, Any], which: str) -> str:
+    return f"{row[which]:.4g} ({row['low']:.3g} to {row['high']:.3g})"
+
+
+def again(made: dict[str, Any]) -> str:
+    """How to make it again: command, code, machine, versions, config."""
+    machine, versions = made["machine"], made["versions"]
+    where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made.get("stages", {}).items())
+    rows = [
+        ("made", made["made"]),
+        ("commit", made["commit"] or "not in a repository"),
+        ("machine", where),
+        ("time", f"{made['seconds']:.0f} s{f' ({spent})' if spent else ''}"),
+        ("seed", made["seed"]),
+        *((f"{name}", version) for name, version in versions.items()),
+    ]
+    return page.section(
+        "How to make it again",
+        page.code(made["command"]),
+        page.table(("what", ""), rows),
+        page.folded("The config", page.code(json.dumps(made["config"], indent=1))),
+    )

@@ -1,0 +1,161 @@
+"""What a run found: a table and a last sentence on the terminal, and the figures of its page."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from kairode.data.describe import spec_from_dict
+from kairode.envs.core import Spec
+from kairode.experiments.findings import CONSTANT, best_constant
+from kairode.experiments.pipeline import fixed_rivals, judged_by, tests_said, visits_said
+from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
+from kairode.report.terminal import show
+
+NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
+
+
+def spec_of(made: dict[str, Any]) -> Spec:
+    """The spec of a run's environment."""
+    return spec_from_dict(made["figures"]["spec"])
+
+
+def named(test: str) -> str:
+    """A policy of the tests, in words."""
+    return NAMES.get(test, test)
+
+
+def test_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the tests: each policy's return with its interval, its decisions, the real episodes it saw."""
+    spec, figures = spec_of(made), made["figures"]
+    seen = made["config"]["model_free"]
+    real = {"imagination": figures["real_episodes"], "model-free": figures["real_episodes"] if seen is None else seen}
+    healthy = any(test["healthy"] is not None for test in figures["tests"].values())
+    kind = "discounted return" if spec.judged_discounted else "return"
+    heads = ["policy", kind, "95 %", "decisions", *(["healthy"] if healthy else []), "real episodes"]
+    rows = []
+    for name, test in figures["tests"].items():
+        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
+        health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
+        cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
+        rows.append([*cells, f"{real.get(name, 0):,}"])
+    return heads, rows
+
+
+def print_run(made: dict[str, Any]) -> None:
+    """The tests of a run, and what was found."""
+    show(*test_rows(made))
+    for sentence in found_sentences(made):
+        print(sentence)
+
+
+def found_sentences(made: dict[str, Any]) -> list[str]:
+    """What was found: how good the policy is, what it means for health, what the visits are worth."""
+    spec, figures = spec_of(made), made["figures"]
+    tests = figures["tests"]
+    said = [tests_said(figures, spec.judged_discounted)]
+    mine = tests["imagination"]["healthy"]
+    if mine is not None:
+        chance, held = tests["random"]["healthy"], best_constant(tests)
+        said.append(
+            f"The patient is healthy for {100 * mine:.0f} % of the time; under random treatment for "
+            f"{100 * chance:.0f} %, under {held.removeprefix(CONSTANT)} alone for {100 * tests[held]['healthy']:.0f} %."
+        )
+    if "visits" in figures:
+        said.append(visits_said(figures["visits"], spec))
+    return said
+
+
+def learning_figure(made: dict[str, Any]) -> Figure:
+    """Return on the real system: by real episodes where the run took rounds, otherwise by episodes of practice."""
+    figures, spec = made["figures"], spec_of(made)
+    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
+    axes = figure.subplots()
+    if "rounds" in figures:
+        rounds = figures["rounds"]
+        seen, mean, low, high = (
+            [one[name] for one in rounds] for name in ("real_episodes", "return", "return_low", "return_high")
+        )
+        axes.fill_between(seen, low, high, color=CHOSEN, alpha=0.15, lw=0)
+        axes.plot(seen, mean, "o-", color=CHOSEN, ms=4, label="learned in imagination, in rounds")
+        axes.set_xlabel("real episodes so far")
+    elif curve := figures["curve"]:
+        axes.plot(*_curve(curve, "real"), color=CHOSEN, label="learned in imagination")
+        if "score" in curve[0]:
+            axes.plot(*_curve(curve, "score"), color=CHOSEN, ls=":", label="what a held-out model expects")
+        axes.set_xlabel("episodes of practice (imagined, or real)")
+    if free := figures.get("free_curve"):
+        axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")
+    tests = figures["tests"]
+    held = best_constant(tests)
+    axes.axhline(tests[held]["return"], color=OWN, lw=1, ls="-.", label=held)
+    axes.axhline(tests["random"]["return"], color=FIXED, lw=1, ls="--", label="random actions")
+    axes.set_ylabel("discounted return" if spec.judged_discounted else "return")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _curve(points: list[dict[str, Any]], what: str) -> tuple[list[float], list[float]]:
+    return [point["episodes"][0] for point in points], [point[what][0] for point in points]
+
+
+def map_figure(found: dict[str, Any]) -> Figure:
+    """What the policy does, and what it expects, over two observed variables."""
+    x, y = found["axes"]
+    figure = Figure(figsize=(8.4, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = found["names"]
+    grids = (np.asarray(found[name], float).T for name in ("actions", "values"))
+    edges = {"vmin": -0.5, "vmax": len(names) - 0.5}
+    for axes, grid, options in zip((left, right), grids, (edges, {}), strict=True):
+        colours = "viridis_r" if axes is left else "magma"
+        drawn = axes.pcolormesh(x["at"], y["at"], grid, cmap=colours, shading="nearest", rasterized=True, **options)
+        bar = figure.colorbar(drawn, ax=axes)
+        bar.ax.tick_params(labelsize=7)
+        if axes is left:
+            bar.set_ticks(range(len(names)), labels=names)
+        axes.set_title("action" if axes is left else "value: the return that is expected", fontsize=9, loc="left")
+        for side, axis in (("x", x), ("y", y)):
+            getattr(axes, f"set_{side}scale")("log" if axis["log"] else "linear")
+        axes.set_xlabel(f"{x['name']}, {x['unit']}", fontsize=8)
+        axes.tick_params(which="both", labelsize=7)
+    left.set_ylabel(f"{y['name']}, {y['unit']}", fontsize=8)
+    return figure
+
+
+def tradeoff_figure(made: dict[str, Any]) -> Figure:
+    """Return against visits: fixed intervals, the environment's own, and those that the model chooses by price."""
+    spec, found = spec_of(made), made["figures"]["visits"]
+    kind, rows = judged_by(spec), found["rows"]
+    figure = Figure(figsize=(7.5, 4), layout="constrained")
+    axes = figure.subplots()
+    fixed = fixed_rivals(found, spec)
+    axes.plot(
+        *_points(fixed, kind), "o-", color=FIXED, ms=4, lw=0.9, label="fixed interval (the better of two policies)"
+    )
+    for label, row in fixed.items():
+        where = (row["visits"], row[kind])
+        axes.annotate(label.removeprefix("every "), where, textcoords="offset points", xytext=(4, 4), fontsize=7)
+    own = found["usual"]["own"]
+    axes.errorbar(*_bar(own, kind), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
+    chosen = {label: rows[label] for label in found["intervals"]}
+    for i, (label, row) in enumerate(chosen.items()):
+        axes.errorbar(*_bar(row, kind), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
+        where = (row["visits"], row[kind])
+        axes.annotate(label, where, textcoords="offset points", xytext=(6, -10), fontsize=7, color=CHOSEN)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"visits in {spec.horizon:g} {spec.time_unit}s")
+    axes.set_ylabel("discounted return" if spec.judged_discounted else "sum of rewards")
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _points(rows: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
+    return [row["visits"] for row in rows.values()], [row[kind] for row in rows.values()]
+
+
+def _bar(row: dict[str, Any], kind: str) -> tuple[float, float, Any]:
+    """A point with its 95 % interval."""
+    return row["visits"], row[kind], [[max(0.0, row[kind] - row["low"])], [max(0.0, row["high"] - row[kind])]]

@@ -1,0 +1,111 @@
+"""Killed in every stage and started again: the same record as undisturbed. And what else can go wrong on the way."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RUN = "run gridworld --episodes 10 --rounds 1 --each 2 --iterations 40 --imagined 3 --model-free 3 --visits 3 --fits 3"
+WORDS = [*RUN.split(), "--price", "0", "--set", "horizon=40"]
+STAGES = ("config.json", "rounds/checkpoint.json", "model-free/checkpoint.json", "tests.json", "schedule/policy.json")
+"""Files that appear as the stages go on: the last is written before the visits are tested."""
+
+
+def start(folder: Path, *more: str, **options) -> subprocess.Popen:
+    words = [sys.executable, "-m", "kairode", *WORDS, "--out", str(folder), *more]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def without_times(folder: Path) -> dict:
+    made = json.loads((folder / "record.json").read_text())
+    for part in (*made["figures"]["rounds"], *made["figures"]["free_curve"]):
+        part.pop("seconds", None)
+    return {"config": made["config"], "figures": made["figures"]}
+
+
+@pytest.mark.slow
+def test_killed_in_every_stage_the_same_record(tmp_path):
+    calm = start(tmp_path / "calm")
+    out, err = calm.communicate(timeout=900)
+    assert calm.returncode == 0, err
+    killed = []
+    for stage in STAGES:
+        process = start(tmp_path / "rough")
+        while process.poll() is None and not (tmp_path / "rough" / stage).exists():
+            time.sleep(0.05)
+        time.sleep(0.3)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed.append(process.returncode == -signal.SIGKILL and not (tmp_path / "rough" / "record.json").exists())
+    assert all(killed), dict(zip(STAGES, killed, strict=True))
+    last = start(tmp_path / "rough")
+    _, err = last.communicate(timeout=900)
+    assert last.returncode == 0, err
+    assert without_times(tmp_path / "rough") == without_times(tmp_path / "calm")
+    assert not list((tmp_path / "rough").rglob("*.part"))  # what a kill cut off was cleared away
+    assert "interrupted" not in out
+
+
+@pytest.mark.slow
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = start(tmp_path / "run")
+    while process.poll() is None and not (tmp_path / "run" / "config.json").exists():
+        time.sleep(0.05)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "goes on" in err
+    for path in (tmp_path / "run").rglob("*.json"):
+        json.loads(path.read_text())
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    place = tmp_path / "locked"
+    place.mkdir(mode=0o500)
+    if os.geteuid() == 0:  # nothing is read-only to root, but for what the kernel keeps
+        place = Path("/proc/sys")
+    process = start(place / "run")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 2, err
+    assert err.startswith("error: cannot write")
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_full_disk(tmp_path):
+    """No file may grow beyond a few kilobytes: writing fails in the middle, as on a full disk."""
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    home = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    process = start(tmp_path / "run", preexec_fn=small, env=home)
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 2, err
+    assert err.startswith("error: cannot write")
+    assert len(err.strip().splitlines()) == 1
+    for path in (tmp_path / "run").rglob("*"):
+        assert not path.name.endswith(".part")
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+
+
+def test_a_narrow_terminal(typed, monkeypatch, capsys):
+    from kairode.report.terminal import show
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    show(["policy", "discounted return", "95 %"], [["learned in imagination", "2.464e+08", "2.3e+08 to 2.6e+08"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60  # with the codes of bold
+    assert any("2.464e+08" in line for line in lines)
