@@ -35,16 +35,16 @@ def study(
         quiet: no progress bar.
     """
     from kairode.experiments.budget import Scope
-    from kairode.experiments.units import Watch, run_piece
+    from kairode.experiments.units import run_piece
     from kairode.report.control import watching_control
     from kairode.report.watch import watching_practice
 
     scope = Scope.at(results, runs, seeds, budget)
     if name.startswith("control/"):
         with watching_control(name, quiet) as control:
-            work = run_piece(name, scope, Watch(control=control), replace=replace)
+            work = run_piece(name, scope, replace=replace, control=control)
     else:
         with watching_practice(quiet) as tell:
-            work = run_piece(name, scope, Watch(lambda report: tell(name, report)), replace=replace)
+            work = run_piece(name, scope, replace=replace, practice=lambda report: tell(name, report))
     if not quiet:
         print(f"Run: {work.folder}. Record: {work.record}.")

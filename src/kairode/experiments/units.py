@@ -12,24 +12,25 @@ from kairode.experiments.budget import Scope
 from kairode.experiments.control import Control, Tell, run_control
 from kairode.experiments.plan import piece, split_cell
 from kairode.experiments.record import save
-from kairode.experiments.rounds import Round, Rounds, run_rounds
+from kairode.experiments.rounds import Rounds, run_rounds
 from kairode.experiments.studies import Study, run_study, study_record
 from kairode.experiments.visits import Visits, run_visits, visits_record
 from kairode.experiments.work import Work
 
 
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """Who is told how far a piece of work is."""
+def run_piece(
+    name: str,
+    scope: Scope,
+    *,
+    replace: bool = False,
+    practice: Callable[[PracticeReport], None] = lambda report: None,
+    control: Tell = lambda report: None,
+) -> Work:
+    """Do it, or go on with it, and write its record; whoever watches is told how far it is.
 
-    practice: Callable[[PracticeReport], None] = lambda report: None
-    control: Tell = lambda report: None
-    rounds: Callable[[Round], None] = lambda found: None
-
-
-def run_piece(name: str, scope: Scope, watch: Watch | None = None, *, replace: bool = False) -> Work:
-    """Do it, or go on with it, and write its record; one of the same config stands, unless it is to be replaced."""
-    work, watch = piece(name, scope), watch or Watch()
+    A record of the same config that is there already stands, unless it is to be replaced.
+    """
+    work = piece(name, scope)
     if not work.words or name.startswith("fits/"):
         raise KairodeError(f"'{name}' is of table 1: `kairode reproduce table1` makes it.")
     for need in work.needs:
@@ -37,7 +38,7 @@ def run_piece(name: str, scope: Scope, watch: Watch | None = None, *, replace: b
             raise KairodeError(f"'{name}' needs '{need}', which is not done: `kairode reproduce` runs both in order.")
     keep = work.done and not replace
     try:
-        made = _made(work, scope, watch)
+        made = _made(work, scope, practice, control)
     except Stopped as stopped:
         raise Stopped(f"{stopped} The same command goes on from there.") from None
     if not keep:
@@ -45,21 +46,21 @@ def run_piece(name: str, scope: Scope, watch: Watch | None = None, *, replace: b
     return work
 
 
-def _made(work: Work, scope: Scope, watch: Watch) -> dict[str, Any]:
+def _made(work: Work, scope: Scope, practice: Callable[[PracticeReport], None], control: Tell) -> dict[str, Any]:
     """The record of a study, of whichever kind."""
     config, started, name = work.config, time.perf_counter(), work.name.partition("/")[2]
     options = _options(scope)
     if isinstance(config, Study):
-        figures = run_study(config, scope.runs / "table1", folder=work.folder, tell=watch.practice)
+        figures = run_study(config, scope.runs / "table1", folder=work.folder, tell=practice)
         return study_record(name, config, figures, time.perf_counter() - started, options)
     if isinstance(config, Visits):
-        figures = run_visits(config, scope.runs, work.folder, tell=watch.practice)
+        figures = run_visits(config, scope.runs, work.folder, tell=practice)
         return visits_record(name, config, figures, time.perf_counter() - started, options)
     if isinstance(config, Rounds):
-        made = run_rounds(config, work.folder, watch.rounds)
+        made = run_rounds(config, work.folder)
     else:
         assert isinstance(config, Control)
-        made = run_control(config, work.folder, watch.control)
+        made = run_control(config, work.folder, control)
     # what is shortened cannot be said by the options of the command that it has of its own
     return {**made, "command": f"kairode study {work.name}{options}"} if scope.budget == "quick" else made
 
