@@ -153,7 +153,7 @@ def test_the_published_records_serve(tmp_path) -> None:
     scope = Scope(PUBLISHED, tmp_path / "runs", published=PUBLISHED)
     for what in ("table1", "table2a", "table2b", "table3", *FIGURES):
         assert [work.name for work in plan(what, scope) if not work.done] == [], what
-    assert [work.name for work in plan("all", scope) if not work.done] == ["policies/paper-hiv-oracle-3467"]
+    assert {work.name for work in plan("all", scope) if not work.done} <= {"policies/paper-hiv-oracle-3467"}
 
 
 def test_every_table_and_figure_has_a_plan(tmp_path) -> None:
