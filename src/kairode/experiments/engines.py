@@ -125,7 +125,7 @@ def begin(work: Work, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Li
         if work.done:
             return "done"
         work.folder.mkdir(parents=True, exist_ok=True)
-        environment = dict(os.environ)
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}  # workers of Ray would have XLA say more
         if not work.wide:
             environment.setdefault("JAX_PLATFORMS", "cpu")
         first = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), ",".join(map(str, where))]
