@@ -2,9 +2,13 @@
 
 import contextlib
 import hashlib
+import io
 import os
 import platform
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,16 +40,35 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+ABOUT = "Model-based reinforcement learning in continuous time."
+
+
+def overview() -> str:
+    """Every command with the first sentence of its help."""
+    lines = [ABOUT, "", "usage: kairode COMMAND [OPTIONS]", ""]
+    for name, command in COMMANDS.items():
+        first = (command.__doc__ or "").split("\n")[0]
+        lines += textwrap.wrap(
+            first, shutil.get_terminal_size().columns - 1, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13
+        )
+    lines += [
+        "",
+        "Begin with `kairode run hiv`. `kairode COMMAND --help` has examples; `kairode --version` the version.",
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
     _compile_once()
     if sys.argv[1:] == ["--version"]:
         print(f"kairode {__version__}")
         return
+    if sys.argv[1:] in ([], ["-h"], ["--help"]):
+        print(overview())
+        return
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="kairode", description="Model-based reinforcement learning in continuous time."
-        )
+        _helped() if {"-h", "--help"} & set(sys.argv[1:]) else _typed(sys.argv[1:])
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
@@ -55,9 +78,39 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}: choose another place, or make room there.", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted: nothing half-written is left behind.", file=sys.stderr)
         sys.exit(130)
+
+
+def _typed(words: list[str]) -> None:
+    tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="kairode",
+        description=ABOUT,
+        args=words,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _helped() -> None:
+    """The help, without what says nothing: that an option may be None, and is None by default."""
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown):
+            _typed(sys.argv[1:])
+    finally:
+        print(plain_help(shown.getvalue()), end="")
+
+
+def plain_help(text: str) -> str:
+    """With spaces in place of every None, so that frames stay whole."""
+    text = re.sub(r"\{None\}\|(\S+)", lambda found: found[1] + " " * len("{None}|"), text)
+    return re.sub(r"\(default:(\s+(?:│\n│\s+)?)(None)?\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), text)
 
 
 def _compile_once() -> None:

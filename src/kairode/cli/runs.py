@@ -75,9 +75,8 @@ def run(
 
 def _given(options: Any) -> dict[str, Any]:
     """Those that were given."""
-    return {
-        name: value for name, value in dataclasses.asdict(options).items() if value is not None and value is not False
-    }
+    values = dataclasses.asdict(options)
+    return {name: value for name, value in values.items() if value not in (None, ()) and value is not False}
 
 
 def _refuse(given: dict[str, Any], kind: str, env: str, has: str) -> None:

@@ -49,8 +49,23 @@ def show(what: str, view: View, units: Sequence[Work]) -> None:
         return
     if missing and not view.dry:
         print(f"No record yet: {', '.join(missing)}.")
+    if not view.dry:
+        print(_page(what, view))
     if view.scope.budget == "quick":
         print(QUICK)
+
+
+def _page(what: str, view: View) -> str:
+    """Write the page; where it is, or why there is none."""
+    from kairode.report.results_page import write_results_page
+
+    page = view.scope.runs / "reproduce" / f"{what}.html"
+    names = () if what == "all" else (what,)
+    try:
+        write_results_page(page, view.results, names, QUICK if view.scope.budget == "quick" else "")
+    except KairodeError as error:
+        return f"No page: {error}"
+    return f"The page of it: {page}"
 
 
 def _inside(view: View, what: str) -> View:

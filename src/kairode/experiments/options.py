@@ -89,9 +89,9 @@ class NamedOptions:
     """Real episodes of practice of the model-free policy: as many as the other has seen; 0 for none."""
     visits: int | None = None
     """Imagined episodes of practice at visit times that the policy chooses; 0 for no such visits."""
-    price: tuple[float, ...] | None = None
+    price: tuple[float, ...] = ()
     """Of a visit, in the unit of the reward; several for a curve."""
-    candidates: tuple[float, ...] | None = None
+    candidates: tuple[float, ...] = ()
     """Intervals to choose among, ascending: 1 to 7 days on HIV, otherwise all of the environment's own."""
     latent: bool = False
     """Let the policy see the latent state of the first model too."""
