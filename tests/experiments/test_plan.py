@@ -198,7 +198,7 @@ def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
     study = scope.of(returns.STUDIES["paper-hiv"])
     assert (study.episodes, study.seeds, study.schedules) == (75, 2, (0.0, 5.0))
     robot = scope.of(ROBOTS["hopper-latent-ode"])
-    assert (robot.decisions, robot.agent.warmup, robot.seeds) == (5000, 750, 1)
+    assert (robot.decisions, robot.agent.warmup, robot.seeds) == (5000, 1000, 1)
     assert quick(Rounds()).rounds == 2
     once = scope.of(visits.STUDIES["hiv-once-truth"])
     assert (once.episodes, once.prices, once.budgets) == (0, (0.0, 1e7), (75,))

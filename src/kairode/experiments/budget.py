@@ -16,6 +16,8 @@ SHARE = 20
 """The quick budget has one part in so many."""
 MOST = {Study: 2, Visits: 2, Control: 1}
 """Seeds of the quick budget, unless others are asked for."""
+EPISODE = 1000
+"""Decisions of the robots' longest episodes: one ends in each part of a quick curve."""
 
 T = TypeVar("T")
 
@@ -102,9 +104,9 @@ def quick(config: T) -> T:
     return dataclasses.replace(
         config,
         decisions=_part(config.decisions),
-        epoch=_part(config.epoch),
+        epoch=EPISODE,
         most_iterations=_part(config.most_iterations),
-        agent=dataclasses.replace(config.agent, warmup=_part(config.agent.warmup)),
+        agent=dataclasses.replace(config.agent, warmup=EPISODE),
         plan=dataclasses.replace(config.plan, sequences=_part(config.plan.sequences), best=_part(config.plan.best)),
         test=2,
     )
