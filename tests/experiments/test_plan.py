@@ -294,3 +294,18 @@ def test_a_cell_and_a_study_of_the_quick_budget(typed, monkeypatch, tmp_path) ->
     made = json.loads((record.parents[1] / "policies" / "ours-gridworld-oracle.json").read_text())
     assert made["command"].endswith("--studies ours-gridworld-oracle --again --budget quick")
     assert len(made["figures"]["cells"]["oracle"]["own"]["values"]) == 2
+
+
+def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "quick" / "table1" / "gridworld-rnn-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")  # another run's
+    words = ("--rows", "gridworld", "--models", "rnn", "--seeds", "1", "--budget", "quick", "--quiet")
+    code, out, err = typed("reproduce", "table1", *words)
+    assert code == 2
+    assert (
+        "1 failed (fits/gridworld-rnn-0); the first one's words are in runs/quick/table1/gridworld-rnn-0/log.txt" in err
+    )
+    assert "holds another run" in (folder / "log.txt").read_text()
+    assert "No record yet: table1/gridworld-rnn." in out

@@ -35,12 +35,15 @@ class View:
         return self.out or Path(f"{what}{'-quick' * (self.scope.budget == 'quick')}.svg")
 
 
-def show(what: str, view: View, units: Sequence[Work]) -> None:
-    """A table, a figure, or all of them one after the other; and what has no record."""
+def show(what: str, view: View, units: Sequence[Work], patient: bool = False) -> None:
+    """A table, a figure, or all of them one after the other; and what has no record.
+
+    The patient are shown what there is, where some of it is missing.
+    """
     from kairode.experiments.plan import ALL
 
     if what != "all":
-        found = _shown(what, view, patient=view.dry)
+        found = _shown(what, view, patient=patient or view.dry)
     else:
         found = {one: _shown(one, _inside(view, one), patient=True) for one in ALL}
     missing = [work.name for work in units if not work.done and not work.name.startswith("fits/")]

@@ -90,7 +90,7 @@ def reproduce(
         _listed(units, workers, json)
         return None if json else show(what, view, units)
     failed = _carried_out(units, scope, engine, address, workers, quiet or json)
-    show(what, view, units)
+    show(what, view, units, patient=bool(failed))
     if failed:
         raise KairodeError(failed)
     return None
