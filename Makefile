@@ -2,7 +2,7 @@
 # `make run` does the main job, `make test` passes the tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow lint format bench lock clean
+.PHONY: help run test slow lint format report bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,9 +13,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	&& { echo $$p; break; }; done)
 
 help:
-	@echo "make run     HIV: collect, fit, learn a policy in imagination, test it on the real system"
+	@echo "make run     the whole story on HIV in minutes: experience, models, a policy, visit times, a page"
 	@echo "make test    the tests           make slow    those that take long"
 	@echo "make lint    ruff and mypy        make format  let ruff mend what it can"
+	@echo "make report  the tables and figures of docs/results.md, from the records in results/"
 	@echo "make bench   speed beside NumPy and scipy, in one run"
 	@echo "make lock    resolve the versions anew into requirements.lock"
 	@echo "make clean   remove .venv and caches"
@@ -45,6 +46,9 @@ lint: $(READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+report: $(READY)
+	@$(BIN)/kairode report results
 
 bench: $(READY)
 	@$(BIN)/kairode bench envs

@@ -25,7 +25,7 @@ import kairode
 from kairode.agents.actor_critic import ActorCriticSettings, new_actor_critic
 from kairode.agents.sight import Sight
 from kairode.data.normalise import Statistics
-from kairode.experiments.control import Control, usual
+from kairode.experiments.controls import Control, usual
 from kairode.experiments.crew import Crew
 from kairode.experiments.presets import SOLVER, preset
 from kairode.models.predict import Episodes

@@ -70,6 +70,27 @@ def test_a_how_to_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert claims, f"{page} claims nothing"
 
 
+@pytest.mark.slow
+def test_the_ten_lines_of_the_readme_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand, but for how much is collected, fitted and practised."""
+    code = next(code for language, _, code in blocks("README.md") if language == "python")
+    assert 10 <= len([line for line in code.splitlines() if line]) <= 11
+    small = {
+        "collect": {"episodes": 12},
+        "fit": {"iterations": 2},
+        "learn": {"episodes": 2},
+        "evaluate": {"episodes": 2},
+    }
+    for name, options in small.items():
+        whole = getattr(kairode, name)
+        monkeypatch.setattr(kairode, name, lambda *a, _whole=whole, _small=options, **k: _whole(*a, **{**k, **_small}))
+    made = kairode.make
+    monkeypatch.setattr(kairode, "make", lambda name: made(name, horizon=60))
+    space: dict[str, Any] = {}
+    exec(code, space)
+    assert space["wise"].accrues
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     text = re.sub(r"^ *```.*?^ *```", "", read(page), flags=re.MULTILINE | re.DOTALL)

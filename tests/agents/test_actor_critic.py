@@ -15,7 +15,8 @@ from kairode.agents.dqn import Transition
 from kairode.agents.pilot import Pilot, actions, controls
 from kairode.agents.sight import Sight
 from kairode.errors import KairodeError
-from kairode.experiments.control import run_control, usual
+from kairode.experiments.control import run_control
+from kairode.experiments.controls import usual
 
 F, A, N = 3, 2, 16
 

@@ -19,9 +19,11 @@ from kairode.agents.pilot import Pilot
 from kairode.agents.sight import Sight
 from kairode.data.rows import Row, cut, pack, unpack, width
 from kairode.errors import KairodeError, Stopped
-from kairode.experiments import control, locomotion
-from kairode.experiments.control import Control, run_control, usual, with_options
-from kairode.experiments.crew import Crew, Ended, reward_skill, transitions
+from kairode.experiments import control, controls, locomotion
+from kairode.experiments.control import run_control
+from kairode.experiments.controls import Control, usual, with_options
+from kairode.experiments.crew import Crew
+from kairode.experiments.minds import Ended, reward_skill, transitions
 from kairode.experiments.pilots import evaluate_control, is_control, load_policies, read_config
 from kairode.experiments.shares import held_back
 from kairode.models.predict import Episodes
@@ -316,11 +318,11 @@ def test_without_mujoco_a_run_says_what_to_install_and_leaves_nothing(typed, tmp
 
 def test_every_study_and_command_is_made_again() -> None:
     for config in locomotion.STUDIES.values():
-        assert control.command(config) == f"kairode run {config.env} --model {config.model} --seeds 3"
+        assert controls.command(config) == f"kairode run {config.env} --model {config.model} --seeds 3"
     odd = with_options(
         "swimmer", "rnn", agent="sac", sequences=100, rounds=3, noise=0.2, places=True, seeds=2, decisions=20_000
     )
-    words = control.command(odd).split()
+    words = controls.command(odd).split()
     for option in ("--agent", "--sequences", "--rounds", "--noise", "--places", "--seeds", "--decisions"):
         assert option in words
     assert odd.plan.best == 5

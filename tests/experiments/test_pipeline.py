@@ -68,7 +68,7 @@ def test_a_constant_policy_is_tested_as_itself():
     env = kairode.make("hiv", horizon=60)
     found = on_the_system(env, {}, 5.0, episodes=3)
     both = kairode.evaluate(env, lambda obs, key: 3, schedule=5, episodes=3)
-    assert found["always RTI + PI"]["return"] == pytest.approx(both.mean)
+    assert found["always RTI+PI"]["return"] == pytest.approx(both.mean)
     best = max(found[f"always {name}"]["return"] for name in env.task.spec.actions.names)
     assert found[best_constant(found)]["return"] == best
 

@@ -114,7 +114,8 @@ def _run_steered(
     env: str, model: str, environment: Any, options: dict[str, Any], out: Path | None, quiet: bool
 ) -> None:
     """Take turns between fitting and planning, test, film."""
-    from kairode.experiments.control import run_control, with_options
+    from kairode.experiments.control import run_control
+    from kairode.experiments.controls import with_options
     from kairode.experiments.pilots import load_policies
     from kairode.report.control import learning_figure, print_control, watching_control
     from kairode.report.figures import save_figure

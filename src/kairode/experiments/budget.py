@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kairode.errors import KairodeError, unknown
-from kairode.experiments.control import Control
+from kairode.experiments.controls import Control
 from kairode.experiments.fitting import Fit
 from kairode.experiments.rounds import Rounds
 from kairode.experiments.studies import Study

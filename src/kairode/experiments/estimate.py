@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kairode.experiments.control import Control
-from kairode.experiments.crew import FREE
+from kairode.experiments.controls import Control
 from kairode.experiments.fitting import Fit
+from kairode.experiments.minds import FREE
 from kairode.experiments.rounds import Rounds
 from kairode.experiments.studies import ORACLE, Study
 from kairode.experiments.visits import Visits

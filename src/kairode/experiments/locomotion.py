@@ -1,8 +1,8 @@
 """The paper's figure of the three robots: its runs, one record each."""
 
 from kairode.envs.locomotion import ROBOTS
-from kairode.experiments.control import Control, usual
-from kairode.experiments.crew import FREE
+from kairode.experiments.controls import Control, usual
+from kairode.experiments.minds import FREE
 from kairode.models.zoo import PAPER_MODELS
 
 SEEDS = 3

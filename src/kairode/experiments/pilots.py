@@ -12,7 +12,8 @@ from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.errors import KairodeError
-from kairode.experiments.control import NAME, Control, best_seed
+from kairode.experiments.control import NAME, best_seed
+from kairode.experiments.controls import Control
 from kairode.experiments.crew import Crew
 from kairode.models.zoo import Sizes
 from kairode.planning.mpc import Learned, Planner, PlanSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 from kairode.errors import unknown
 from kairode.experiments import estimate, locomotion, returns, table1, visits
 from kairode.experiments.budget import Scope
-from kairode.experiments.control import Control
+from kairode.experiments.controls import Control
 from kairode.experiments.fitting import command
 from kairode.experiments.rounds import Rounds
 from kairode.experiments.studies import ORACLE, Study

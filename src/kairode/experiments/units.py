@@ -9,7 +9,8 @@ from kairode.agents.learn import PracticeReport
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments import table1
 from kairode.experiments.budget import Scope
-from kairode.experiments.control import Control, Tell, run_control
+from kairode.experiments.control import Tell, run_control
+from kairode.experiments.controls import Control
 from kairode.experiments.plan import piece, split_cell
 from kairode.experiments.record import save
 from kairode.experiments.rounds import Rounds, run_rounds

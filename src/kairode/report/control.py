@@ -16,7 +16,7 @@ from rich.table import Table
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.experiments.control import ControlReport
-from kairode.experiments.crew import FREE
+from kairode.experiments.minds import FREE
 from kairode.report.watch import bars_with_figures
 
 LEAST = 5

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from kairode.envs.locomotion import ROBOTS
 from kairode.experiments import returns, table1
-from kairode.experiments.crew import FREE
+from kairode.experiments.minds import FREE
 from kairode.experiments.paper import RETURNS
 from kairode.experiments.studies import ORACLE, key
 from kairode.models.zoo import PAPER_MODELS
