@@ -231,13 +231,21 @@ def visits_said(found: dict[str, Any], spec: Spec) -> str:
     label, best = best_fixed(rivals, spec)
     said = (
         f"Looking again when the model says so takes {chosen['visits']:.0f} visits in {spec.horizon:g} {unit}s and "
-        f"returns {chosen[kind]:.4g} (every {spec.finest:g} {unit} counted); "
+        f"returns {chosen[kind]:.4g} ({every(spec.finest, unit)} counted); "
     )
     rarer = {name: row for name, row in rivals.items() if row["visits"] <= chosen["visits"]}
     if rarer:
         other, row = best_fixed(rarer, spec)
-        said += f"at fixed intervals as few visits return {row[kind]:.4g} at most ({other} {unit}s), and "
-    return f"{said}the best fixed interval ({label} {unit}s, {best['visits']:.0f} visits) returns {best[kind]:.4g}."
+        said += f"at fixed intervals as few visits return {row[kind]:.4g} at most ({every(other, unit)}), and "
+    return (
+        f"{said}the best fixed interval ({every(label, unit)}, {best['visits']:.0f} visits) returns {best[kind]:.4g}."
+    )
+
+
+def every(interval: str | float, unit: str) -> str:
+    """An interval in words: every day, every 5 days."""
+    number = float(str(interval).removeprefix("every "))
+    return f"every {unit}" if number == 1 else f"every {number:g} {unit}s"
 
 
 def _first(found: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -36,7 +37,14 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
 def save(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON, whole or not at all."""
     with whole(path) as part:
-        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.write_text(_compact(json.dumps(content, indent=1)) + "\n")
+
+
+def _compact(text: str) -> str:
+    """Lists of numbers on one line."""
+    return re.sub(
+        r"\[[\s\d.,eE+\-]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
+    )
 
 
 def plain(config: Any) -> Any:

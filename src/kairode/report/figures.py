@@ -37,6 +37,7 @@ def inline_svg(figure: Figure, name: str, words: str) -> str:
     found = drawn.getvalue()
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>", "", found, flags=re.DOTALL)
+    found = re.sub(r"(\d\.\d\d)\d+", r"\1", found)  # a hundredth of a point is fine enough
     found = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', found)
     found = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", found)
     for ink in INK:

@@ -16,14 +16,14 @@ CSS = """
   --card: #1b212b; --accent: #7ab3ef; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 1rem/1.55 system-ui, sans-serif; }
-main { max-width: 56rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+main { max-width: 60rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
 h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
 p, li { max-width: 44rem; }
 .lead { font-size: 1.08rem; }
 .soft, figcaption, caption { color: var(--soft); font-size: .9rem; }
 a { color: var(--accent); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .7rem; margin: 1.2rem 0;
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); gap: .7rem; margin: 1.2rem 0;
   padding: 0; list-style: none; }
 .facts li { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .8rem 1rem; }
 .facts b { display: block; font-size: 1.5rem; line-height: 1.25; }
@@ -35,7 +35,7 @@ figure svg { display: block; width: 100%; min-width: 34rem; height: auto; margin
 figcaption { margin-top: .4rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 caption { text-align: left; padding: .4rem .6rem; caption-side: bottom; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 tr.mark td { font-weight: 650; }
 td small { display: block; color: var(--soft); font-weight: 400; }

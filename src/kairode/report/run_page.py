@@ -6,7 +6,7 @@ from typing import Any
 
 from kairode.errors import KairodeError
 from kairode.experiments.findings import best_constant
-from kairode.experiments.pipeline import best_fixed, fixed_rivals, judged_by
+from kairode.experiments.pipeline import best_fixed, every, fixed_rivals, judged_by
 from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.runs import (
@@ -61,15 +61,18 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
         chance = all_tests["random"]["healthy"]
         found.append(
             (
-                f"{100 * mine['healthy']:.0f} % healthy",
-                f"of the time, against {100 * chance:.0f} % under random and "
-                f"{100 * all_tests[held]['healthy']:.0f} % under the best constant treatment",
+                f"{100 * mine['healthy']:.0f}\u00a0% healthy",
+                f"of the time, against {100 * chance:.0f}\u00a0% under random and "
+                f"{100 * all_tests[held]['healthy']:.0f}\u00a0% under the best constant treatment",
             )
         )
     kind = "discounted return" if spec.judged_discounted else "return"
-    found.append((f"{mine['return']:.3g}", f"{kind}; {all_tests[held]['return']:.3g} {held}, the best constant policy"))
-    if "model-free" in all_tests:
-        found.append((f"{all_tests['model-free']['return']:.3g}", "model-free, with as many real episodes"))
+    rival = all_tests[held]["return"]
+    if min(mine["return"], rival) > 0 and mine["return"] > rival:
+        found.append((f"{mine['return'] / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
+    else:
+        found.append((f"{mine['return']:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
+    found.append((f"{figures['real_episodes']:,} real episodes", "were all that models and policy have seen"))
     if "visits" in figures:
         label, fixed = best_fixed(fixed_rivals(figures["visits"], spec), spec)
         chosen = figures["visits"]["rows"][next(iter(figures["visits"]["intervals"]))]
@@ -77,8 +80,8 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
         found.append(
             (
                 f"{chosen['visits']:.0f} visits",
-                f"chosen by the model, in place of {fixed['visits']:.0f} ({label} {spec.time_unit}s, the best fixed "
-                f"interval): {chosen[which]:.3g} against {fixed[which]:.3g}",
+                f"chosen by the model, in place of {fixed['visits']:.0f} ({every(label, spec.time_unit)}, the best "
+                f"fixed interval), for a return of {chosen[which]:.3g} in place of {fixed[which]:.3g}",
             )
         )
     return found
@@ -190,7 +193,7 @@ def visits(made: dict[str, Any]) -> str:
         ]
         rows.append((_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells))
     heads = ("schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)")
-    caption = f"Rewards are counted every {spec.finest:g} {spec.time_unit}, whatever the schedule."
+    caption = f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule."
     words = (
         "Return against the number of visits: a curve of fixed intervals, and points for what the model chose at each "
         "price of a visit."
@@ -208,7 +211,7 @@ def visits(made: dict[str, Any]) -> str:
 def _schedule(label: str, unit: str) -> str:
     if label == "own":
         return "the environment's own"
-    return f"{label} {unit}s" if label.startswith("every") else f"chosen, {label} of a visit"
+    return every(label, unit) if label.startswith("every") else f"chosen, {label} of a visit"
 
 
 def _cell(row: dict[str, Any], which: str) -> str:

@@ -35,7 +35,7 @@ def test_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     heads = ["policy", kind, "95 %", "decisions", *(["healthy"] if healthy else []), "real episodes"]
     rows = []
     for name, test in figures["tests"].items():
-        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
+        interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
         health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
         cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
         rows.append([*cells, f"{real.get(name, 0):,}"])
@@ -91,7 +91,10 @@ def learning_figure(made: dict[str, Any]) -> Figure:
     axes.axhline(tests[held]["return"], color=OWN, lw=1, ls="-.", label=held)
     axes.axhline(tests["random"]["return"], color=FIXED, lw=1, ls="--", label="random actions")
     axes.set_ylabel("discounted return" if spec.judged_discounted else "return")
-    axes.legend(frameon=False, fontsize=8)
+    shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
+    if min(shown) > 0 and max(shown) > 50 * min(shown):
+        axes.set_yscale("log")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -140,10 +143,13 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
     own = found["usual"]["own"]
     axes.errorbar(*_bar(own, kind), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
     chosen = {label: rows[label] for label in found["intervals"]}
+    places: dict[tuple[float, float], list[str]] = {}
     for i, (label, row) in enumerate(chosen.items()):
         axes.errorbar(*_bar(row, kind), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
-        where = (row["visits"], row[kind])
-        axes.annotate(label, where, textcoords="offset points", xytext=(6, -10), fontsize=7, color=CHOSEN)
+        places.setdefault((row["visits"], row[kind]), []).append(label.removeprefix("price "))
+    for i, (where, labels) in enumerate(places.items()):
+        words = f"price {', '.join(labels)}"
+        axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
     axes.set_xscale("log")
     axes.set_xlabel(f"visits in {spec.horizon:g} {spec.time_unit}s")
     axes.set_ylabel("discounted return" if spec.judged_discounted else "sum of rewards")
