@@ -51,7 +51,8 @@ def _cells(pairs: dict[str, Any], names: Sequence[str], least: bool = False) -> 
             continue
         mean, std, n = pairs[name]
         digits = 3 if least else 2
-        text = f"{mean:.{digits}f} ± {std:.{digits}f}" + (f" ({n})" if n not in (None, 5) else "")
+        spread = "" if n == 1 else f" ± {std:.{digits}f}"
+        text = f"{mean:.{digits}f}{spread}" + (f" ({n})" if n not in (None, 5) else "")
         texts.append(f"**{text}**" if name == best else text)
     return texts
 
