@@ -39,7 +39,7 @@ def print_returns(what: str, found: dict[str, Any], missing: list[str], records:
         _print_models(console, what, found)
     if missing:
         console.print(
-            f"No record yet: {', '.join(missing)}. `kairode reproduce {what} --run` makes them (hours on a CPU).",
+            f"No record yet: {', '.join(missing)}. `kairode reproduce {what}` makes them (hours on a CPU).",
             highlight=False,
         )
     console.print(f"Records: {records}/STUDY.json; how the settings differ: docs/results.md.", highlight=False)

@@ -144,7 +144,7 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
             fixed[label] = point
     if not fixed:
         raise KairodeError(
-            f"there is no record {results}/{env}-fixed*.json: `kairode reproduce figure-schedule --run` makes it."
+            f"there is no record {results}/{env}-fixed*.json: `kairode reproduce figure-schedule` makes it."
         )
     groups = {"own": {"own": fixed.pop("own")}} if "own" in fixed else {}
     groups["fixed"] = {name: fixed[name] for name in sorted(fixed, key=float)}
@@ -181,7 +181,7 @@ def print_visits(results: Path, missing: Sequence[str]) -> None:
     table.caption = "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up"
     console.print(table)
     if missing:
-        console.print(f"No record yet: {', '.join(missing)} (--run makes them).", highlight=False)
+        console.print(f"No record yet: {', '.join(missing)}.", highlight=False)
 
 
 def visits_figure(results: Path) -> Figure:
