@@ -42,8 +42,6 @@ def inline_svg(figure: Figure, name: str, words: str) -> str:
     found = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", found)
     for ink in INK:
         found = found.replace(f"stroke: {ink}", "stroke: currentColor").replace(f"fill: {ink}", "fill: currentColor")
-    # Text has no fill of its own where it is black.
-    found = re.sub(r"<text style=\"(?![^\"]*fill:)", '<text style="fill: currentColor; ', found)
     found = re.sub(r"font: ([^;\"]*?) [^;\"]*sans-serif", r"font: \1 system-ui, sans-serif", found)
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', found)
     assert box is not None

@@ -32,6 +32,7 @@ figure { margin: 1rem 0; }
 .wide:focus { outline: 2px solid var(--accent); }
 figure svg { display: block; width: 100%; min-width: 34rem; height: auto; margin: 0 auto; padding: .5rem;
   color: var(--ink); }
+figure svg text { fill: currentColor; }
 figcaption { margin-top: .4rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 caption { text-align: left; padding: .4rem .6rem; caption-side: bottom; }

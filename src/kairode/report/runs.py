@@ -94,7 +94,7 @@ def learning_figure(made: dict[str, Any]) -> Figure:
     shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
     if min(shown) > 0 and max(shown) > 50 * min(shown):
         axes.set_yscale("log")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
