@@ -70,25 +70,43 @@ def test_a_how_to_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert claims, f"{page} claims nothing"
 
 
-@pytest.mark.slow
-def test_the_ten_lines_of_the_readme_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they stand, but for how much is collected, fitted and practised."""
-    code = next(code for language, _, code in blocks("README.md") if language == "python")
-    assert 10 <= len([line for line in code.splitlines() if line]) <= 11
-    small = {
-        "collect": {"episodes": 12},
-        "fit": {"iterations": 2},
-        "learn": {"episodes": 2},
-        "evaluate": {"episodes": 2},
-    }
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever collects, fits or practises does little of it; patients live for sixty days."""
+    few = {"episodes": 2}
+    small = {"collect": {"episodes": 12}, "fit": {"iterations": 2}, "learn": few, "evaluate": few}
     for name, options in small.items():
         whole = getattr(kairode, name)
         monkeypatch.setattr(kairode, name, lambda *a, _whole=whole, _small=options, **k: _whole(*a, **{**k, **_small}))
     made = kairode.make
-    monkeypatch.setattr(kairode, "make", lambda name: made(name, horizon=60))
+    monkeypatch.setattr(
+        kairode, "make", lambda name, **k: made(name, **({"horizon": 60} if name == "hiv" else {}), **k)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("little")
+def test_the_ten_lines_of_the_readme_run() -> None:
+    """As they stand, but for how much is collected, fitted and practised."""
+    code = next(code for language, _, code in blocks("README.md") if language == "python")
+    assert 10 <= len([line for line in code.splitlines() if line]) <= 11
     space: dict[str, Any] = {}
     exec(code, space)
     assert space["wise"].accrues
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("little")
+def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Python in order, but for what steers (minutes) and what a command leaves."""
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {}
+    for language, line, code in blocks("docs/guide.md"):
+        if language != "python" or "kd.steer" in code:
+            continue
+        kept = "\n".join(line for line in code.splitlines() if "load_models" not in line)
+        exec(compile("\n" * (line - 1) + kept, str(ROOT / "docs/guide.md"), "exec"), space)
+    assert {"data", "models", "policy", "cheap"} <= space.keys()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -167,7 +185,7 @@ def test_commands_can_be_typed(page: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_commands_are_looked_at() -> None:
     """The check above sees what it should, and refuses what it should."""
-    assert len(commands("README.md")) > 5
+    assert len(commands("docs/guide.md")) > 5
     known = {name: unrun(command) for name, command in COMMANDS.items()}
     for words in (["fly"], ["fit", "hiv", "--sneeds", "5"], ["fit", "hiv", "--seeds", "five"], ["evaluate"]):
         with pytest.raises(SystemExit) as stop:

@@ -28,6 +28,7 @@ def total(env: kairode.Environment, schedule: float | list[float] | None, discou
     return float(found.discounted[0] if discounted else found.undiscounted[0])
 
 
+@pytest.mark.slow
 def test_a_day_earns_the_same_whatever_the_schedule() -> None:
     daily = total(HIV, 1.0)
     place = Accruing.of(HIV, 14.0)
@@ -90,6 +91,7 @@ def test_what_is_passed_on_the_way_ends_the_process() -> None:
     assert float(found.earned) == pytest.approx(sum(heights[: over + 1]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_in_imagination_one_solve_passes_through_all_days() -> None:
     env = kairode.make("hiv")
     model = build("latent-ode", env.task.spec, Sizes(latent=4), key=jax.random.key(0))

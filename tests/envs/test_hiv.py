@@ -98,7 +98,7 @@ def after(env, start, actions, days, dtype):
 
 
 @pytest.mark.parametrize("action", range(4))
-@pytest.mark.parametrize("treatment", ["random", "good"])
+@pytest.mark.parametrize("treatment", [pytest.param("random", marks=pytest.mark.slow), "good"])
 def test_transition_equals_bdf(treatment: str, action: int) -> None:
     start = states(treatment)
     assert len(start) >= 200

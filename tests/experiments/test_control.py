@@ -116,6 +116,7 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
     np.testing.assert_allclose(reward_skill(mute, env.task, Sight.new(spec), same, jax.random.key(1)), [1.0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_happens_is_what_is_stored() -> None:
     config = small("hopper", "free", seeds=2)
     crew = crew_of(config)
@@ -162,6 +163,7 @@ def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
     np.testing.assert_allclose(made[0][200:], made[1][200:], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env", "model"), [("hopper", "rnn"), ("pendulum", "free")])
 def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: Path) -> None:
     config = small(env, model, seeds=2)
@@ -189,6 +191,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
     assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]
 
 
+@pytest.mark.slow
 def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
     config = small("pendulum", "dt-rnn", decisions=360)
     made = run_control(config, tmp_path)
@@ -261,7 +264,7 @@ def test_the_curve_is_the_mean_of_the_episodes_of_an_epoch() -> None:
 
 
 def test_the_command_steers_tests_and_films(typed, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(control, "usual", lambda env, model, **given: small(env, model, **_known(given)))
+    monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
     folder = tmp_path / "run"
     words = ("run", "hopper", "--model", "free", "--seeds", "2", "--test", "2", "--out", str(folder))
     code, said, error = typed(*words)
@@ -332,7 +335,7 @@ def test_every_study_and_command_is_made_again() -> None:
 
 
 def test_steering_from_python(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(control, "usual", lambda env, model, **given: small(env, model, **_known(given)))
+    monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
     env = kairode.make("pendulum", horizon=4.0)
     policy = kairode.steer(env, "free", decisions=260, agent="td3", seed=3)
     assert isinstance(policy, Pilot)

@@ -59,6 +59,7 @@ def test_fit_leaves_a_folder_and_says_what_it_found(typed, tmp_path) -> None:
     assert "holds another run (seeds: 2 there, 3 here)" in err
 
 
+@pytest.mark.slow
 def test_fit_a_file(typed, tmp_path) -> None:
     """A table with other units of time and observation, and no word about them."""
     import pyarrow as pa
@@ -112,6 +113,7 @@ def test_fit_refuses(monkeypatch, typed, tmp_path, words: list[str], says: str) 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_of_other_dimensions_cannot_go_on(typed, tmp_path) -> None:
     """The folder of a run on six markers, a table of four."""
     for name in ("hiv", "hiv-partial"):
@@ -136,6 +138,7 @@ def log(folder: Path) -> Path:
     return folder.with_suffix(".log")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(tmp_path) -> None:
     """SIGKILL again and again: the weights at the end are those of a run left alone, bit for bit."""
     whole = start(tmp_path / "whole")

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,11 +9,14 @@ import kairode
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.practice import real_transitions
+from kairode.data.describe import spec_to_dict
 from kairode.experiments.findings import best_constant, on_the_system
 from kairode.experiments.learning import learn_more
+from kairode.experiments.pipeline import Spent
 from kairode.experiments.runs import command, usual
 from kairode.experiments.studies import LOOK_SEED
 from kairode.report.run_page import write_run_page
+from kairode.report.sentences import tests_said, visits_said
 from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
@@ -85,6 +89,62 @@ def test_the_command_of_a_run_names_what_differs():
     assert usual("hiv", latent=True).imagined == 300  # whole episodes
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("run acrobot --price -1", "price"),
+        ("run acrobot --candidates 1 0.4", "candidates|ascending"),
+        ("run acrobot --candidates 0.13", "0.13|interval"),
+        ("run gridworld --rounds 1 --episodes 5", "--episodes must be at least 10"),
+        ("run gridworld --rounds 1 --paper", "--rounds 0"),
+        ("run acrobot --iterations 0", "--iterations"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(typed, tmp_path, words, reason):
+    code, _, err = typed(*words.split(), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert re.search(reason, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_said_of_a_run_is_of_that_run():
+    tests = {
+        "imagination": {"return": -40.0, "return_low": -42.0, "return_high": -38.0, "healthy": None, "episodes": 100},
+        "model-free": {"return": -34.0, "return_low": -35.0, "return_high": -33.0, "healthy": None, "episodes": 100},
+        "always up": {"return": -41.0, "return_low": -43.0, "return_high": -39.0, "healthy": None, "episodes": 100},
+        "random": {"return": -150.0, "return_low": -151.0, "return_high": -149.0, "healthy": None, "episodes": 100},
+    }
+    real = {"imagination": 20, "model-free": 50}
+    spec = kairode.make("gridworld").task.spec
+    figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
+    said = tests_said({"figures": figures, "config": {"schedule": 5.0}})
+    assert "above random actions: -150" in said
+    assert "about level with always up" in said
+    assert "below the model-free policy of 50 real episodes: -34" in said
+    assert "at a decision every 5 seconds" in said
+
+    def row(plain: float, visits: float) -> dict:
+        return {"plain": plain, "return": 0.0, "visits": visits, "time": 30.0}
+
+    fixed = {"every 1": row(-30.0, 30.0), "every 2": row(-32.0, 15.0)}
+    rows = {**fixed, "every 2": row(-35.0, 15.0), "price 0.5": row(-31.0, 20.0)}
+    found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
+    said = visits_said(found, spec)
+    assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
+    assert "as few visits return -32 at most (every 2 seconds)" in said  # the better of the two policies
+    assert "best fixed interval (every second, 30 visits) returns -30" in said
+
+
+def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        Spent(tmp_path / "stages.json").timed("tests", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    before = json.loads((tmp_path / "stages.json").read_text())
+    (tmp_path / "stages.json").write_text(json.dumps({name: seconds + 5 for name, seconds in before.items()}))
+    again = Spent(tmp_path / "stages.json")
+    assert again.timed("tests", lambda: 3) == 3
+    assert again.seconds["tests"] >= 5
+
+
 def test_the_papers_protocol():
     config = usual("hiv", paper=True)
     assert (config.episodes, config.iterations, config.imagined, config.model_free) == (1000, 12_000, 1500, 3500)
@@ -112,6 +172,7 @@ def test_what_is_no_run_is_named(typed, tmp_path):
         kairode.load_policy(tmp_path)
 
 
+@pytest.mark.slow
 def test_learning_from_python(tmp_path):
     env = kairode.make("gridworld", horizon=30)
     data = kairode.collect(env, episodes=12, seed=0)

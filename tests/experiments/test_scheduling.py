@@ -14,7 +14,7 @@ from kairode.envs.accrual import Accruing, undiscounted
 from kairode.experiments.pipeline import run
 from kairode.experiments.record import save
 from kairode.experiments.runs import Run
-from kairode.experiments.scheduling import Source, Wish, check_wish, read_run
+from kairode.experiments.scheduling import Wish, check_wish, read_run
 from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
 from kairode.report.visits import gathered, said
 
@@ -102,9 +102,8 @@ def test_a_run_chooses_its_own_visits(typed, folder):
 )
 def test_wishes_that_cannot_be(tmp_path, wish, reason):
     env = kairode.make("gridworld", horizon=30.0)
-    source = Source(tmp_path, "gridworld", env, {"sees": "s"}, [], kairode.collect(env, episodes=1))
     with pytest.raises(kairode.KairodeError, match=reason):
-        check_wish(Wish(**wish), source)
+        check_wish(Wish(**wish), env.task.spec)
 
 
 def test_no_run(typed, tmp_path):

@@ -330,6 +330,7 @@ def test_chance_differs_from_decision_to_decision() -> None:
     assert len(set(taus)) > 1
 
 
+@pytest.mark.slow
 def test_plans_together_equal_plans_one_by_one() -> None:
     settings = PlanSettings(sequences=50, horizon=4, best=5, rounds=2)
     policies = [learned("latent-ode", seed, settings) for seed in range(3)]

@@ -194,6 +194,7 @@ class Nothing(ReLUNetwork):
         return jnp.full((*features.shape[:-1], 3), -20.0)
 
 
+@pytest.mark.slow
 def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     env = Goal()
     task = env.task
@@ -220,6 +221,7 @@ class Worth(ReLUNetwork):
         return jnp.full((*features.shape[:-1], 3), 30.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"budget": 9}, {"quantile": 0.5}, {"price": 0.01}])
 def test_continuous_intervals_with_other_wishes(line: tuple["Line", SoftGreedy], options: dict[str, Any]) -> None:
     env, policy = line

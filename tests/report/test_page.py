@@ -8,9 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from kairode.errors import KairodeError
 from kairode.report import page
+from kairode.report.figures import inline_svg
 from kairode.report.results_page import write_document, write_results_page
 from kairode.report.run_page import write_run_page
 
@@ -94,6 +96,24 @@ def test_the_page_says_what_the_record_says(pages):
     test = made["figures"]["tests"]["imagination"]
     for words in (f"{test['return']:.4g}", f"{test['return_low']:.3g}", made["command"], made["versions"]["jax"]):
         assert words in text
+
+
+def test_a_figure_keeps_its_numbers():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([0, 0.0041], [0, 0.123456])
+    axes.text(0, 0, "price 0.125")
+    text = inline_svg(figure, "small", "A small figure.")
+    assert "price 0.125" in text
+    assert "0.001" in text
+    assert re.search(r' d="[^"]*\d\.\d\d[^\d]', text)
+
+
+def test_a_run_with_controls_has_a_page(tmp_path):
+    shutil.copy(ROOT / "results" / "control" / "hopper-ode-rnn.json", tmp_path / "record.json")
+    text = write_run_page(tmp_path).read_text()
+    assert "planning with an ode-rnn model" in text
+    assert text.count("<svg") == 1
 
 
 def test_what_people_write_is_escaped(tmp_path):

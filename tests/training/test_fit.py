@@ -45,6 +45,7 @@ def same(a: DynamicsModel, b: DynamicsModel, tolerance: float = 0.0) -> None:
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
     models = stacked("latent-ode", data.spec, 3)
     together = train(models, QUICK, data, data, seeds=[5, 6, 7])
@@ -53,6 +54,7 @@ def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
     same(together.models[1], alone.models[0], 2e-5)
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
     """A learning rate that ruins everything: the best look was an early one, and fitting stops after two more."""
     wild = dataclasses.replace(QUICK, iterations=400, every=4, learning_rate=1.0, patience=2)
@@ -83,6 +85,7 @@ def test_too_many_bad_batches_stop_with_the_last_good_weights(data: Trajectory, 
     assert checkpoint.exists(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_solver_out_of_steps_says_so(data: Trajectory) -> None:
     spun = stacked("latent-ode", data.spec, 1, dataclasses.replace(SMALL, solver="dopri5"))
     spun = eqx.tree_at(lambda m: m.transition.solver, spun, Adaptive(1e-7, 1e-7, max_steps=2))
@@ -102,6 +105,7 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
     assert advance._cache_size() == before
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped(
     data: Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +236,7 @@ def recovered() -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_latent_ode_recovers_a_linear_system() -> None:
     """And knows intervals it never saw five times better than models without an ODE."""
     found = recovered()

@@ -74,6 +74,7 @@ def test_weights_and_warm_up(uneven: Trajectory) -> None:
     assert half.kl > 0
 
 
+@pytest.mark.slow
 def test_regularisers_of_the_field(uneven: Trajectory) -> None:
     """Each against its definition at the start of every flow, with Jacobians from forward mode."""
     model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))

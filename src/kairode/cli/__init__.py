@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def main() -> None:
         print(f"error: {error.strerror or error}{where}: choose another place, or make room there.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted: nothing half-written is left behind.", file=sys.stderr)
+        print("interrupted: nothing half-written is left behind, the same command does it again.", file=sys.stderr)
         sys.exit(130)
 
 
@@ -123,5 +124,7 @@ def _compile_once() -> None:
         kind = hashlib.sha256(flags.encode()).hexdigest()[:12]
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "kairode" / f"jax-{kind}"))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+        # A cache that cannot be written to is none; the work goes on.
+        warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
         # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

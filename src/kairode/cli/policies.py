@@ -185,11 +185,13 @@ def schedule(
     still = quiet or json
     if not run.exists() and str(run) in ENVIRONMENTS:
         name, run = str(run), Path("runs") / f"{run}-latent-ode-seed0"
+        if not (run / "record.json").exists():  # no main job that is done: one of its own, without what is not needed
+            run = Path("runs") / f"{name}-latent-ode-visits-seed0"
         if not isinstance(make(name).task.spec.actions, Discrete):
             raise KairodeError(
                 f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
             )
-        if not (run / "record.json").exists():  # begun or not: the main job goes on where it was
+        if not (run / "record.json").exists():
             main_job(NamedOptions(model_free=0, visits=0), ControlOptions(), env=name, out=run, quiet=still)
     if not run.exists():
         raise KairodeError(

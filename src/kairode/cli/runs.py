@@ -50,7 +50,8 @@ def run(
         env: name of the environment (see `kairode envs`).
         model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn; for controls also free,
             which plans nothing and follows its actor.
-        paper: the paper's protocol in full: 1000 random episodes, one model, its practice and its settings; hours.
+        paper: the paper's protocol in full: 1000 random episodes, one model, its practice and its settings (visit times
+            are chosen in ours); hours.
         seed: fixes everything random.
         out: folder of the run; runs/ENV-MODEL-seedS by default.
         setting: of the environment: ours, or paper for the fields of the runs behind the paper's numbers.
@@ -120,6 +121,7 @@ def _run_steered(
     from kairode.report.control import learning_figure, print_control, watching_control
     from kairode.report.figures import save_figure
     from kairode.report.film import film
+    from kairode.report.run_page import write_run_page
 
     config = with_options(env, model, **options)
     kind = f"-{config.agent.kind}" * (config.agent.kind != "ddpg")
@@ -129,8 +131,10 @@ def _run_steered(
     with watching_control(f"{env}, {model}", quiet) as tell:
         made = run_control(config, folder, tell)
     save_figure(learning_figure({f"{env}, {model}": made}), folder / "learning.svg")
+    page = write_run_page(folder)
     shown = film(environment, load_policies(folder), made, folder / "film.gif")
     if not quiet:
         print_control(made, environment.task.spec)
         print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
         print(f"Test it again: kairode evaluate {folder} --episodes 20")
+        print(f"The page of this run: {page}")

@@ -116,7 +116,7 @@ def _returns(what: str, view: View) -> Any:
     folder = view.results / "policies"
     found = {setting: TABLES[what](folder, setting) for setting in ("paper", "ours")}
     if not view.json:
-        print_returns(what, found, [], folder)
+        print_returns(what, found, folder)
     return found
 
 
@@ -126,7 +126,7 @@ def _visits(what: str, view: View) -> Any:
     folder = view.results / "visits"
     if view.json:
         return gathered(folder)
-    print_visits(folder, ())
+    print_visits(folder)
     _drawn(view, what)
     return None
 

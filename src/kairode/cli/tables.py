@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from kairode.cli.common import Quiet, print_json
+from kairode.data.files import whole
 from kairode.errors import KairodeError
 from kairode.experiments.work import Work
 
@@ -68,7 +69,7 @@ def reproduce(
         engine: local (processes of this machine) or ray (a Ray cluster whose machines share this folder).
         address: of the Ray cluster; RAY_ADDRESS, or a new one on this machine, by default.
         dry_run: run nothing: list what would be run with the time it may take, then print what the records have.
-        again: run everything anew, whatever records there are.
+        again: run everything anew, whatever records there are; interrupted, the same command goes on.
         json: print figures as JSON, nothing else.
         quiet: no progress bar.
     """
@@ -82,18 +83,34 @@ def reproduce(
     if address is not None and engine != "ray":
         raise KairodeError("--address has no effect: it is for --engine ray.")
     scope = Scope.at(results, runs, seeds, budget)
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if again else ""
+    since, fresh = _since(scope.runs / "reproduce" / f"{what}.again") if again and not dry_run else ("", False)
     chosen = tuple(map(check_model, models))
     units = plan(what, scope, rows=rows, models=chosen, only=studies, since=since)
     view = View(scope, rows, chosen, out, dry_run, json)
     if dry_run:
         _listed(units, workers, json)
         return None if json else show(what, view, units)
+    if fresh:
+        for work in units:
+            if work.words and not work.done:
+                work.forget()
     failed = _carried_out(units, scope, engine, address, workers, quiet or json)
+    if again:
+        (scope.runs / "reproduce" / f"{what}.again").unlink(missing_ok=True)
     show(what, view, units, patient=bool(failed))
     if failed:
         raise KairodeError(failed)
     return None
+
+
+def _since(path: Path) -> tuple[str, bool]:
+    """The moment from which records count, and whether it is now: an interrupted `--again` goes on with its own."""
+    if path.exists():
+        return path.read_text().strip(), False
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with whole(path) as part:
+        part.write_text(now)
+    return now, True
 
 
 def _listed(units: Sequence[Work], workers: int | None, json: bool) -> None:
@@ -123,9 +140,6 @@ def _carried_out(
             "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
         )
         print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
-    for work in left:
-        if work.since:
-            work.forget()
     with watching_work(units, quiet) as tell:
         tally = carry_out(units, where, tell)
     gather_cells(units, scope)

@@ -68,6 +68,8 @@ class Cluster(Engine):
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self.ray = _ray()
         there = address or os.environ.get("RAY_ADDRESS")
+        if there and workers is not None:
+            raise KairodeError("--workers has no effect: a Ray cluster that is there already has its own.")
         new: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}
         try:
             self.ray.init(there or "local", log_to_driver=False, logging_level="ERROR", **({} if there else new))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kairode.errors import unknown
+from kairode.errors import KairodeError, unknown
 from kairode.experiments import estimate, locomotion, returns, table1, visits
 from kairode.experiments.budget import Scope
 from kairode.experiments.controls import Control
@@ -138,14 +138,21 @@ def _piece(name: str, scope: Scope, needed: bool) -> Work:
     kind, _, rest = name.partition("/")
     if kind == "fits":
         cell, _, seed = rest.rpartition("-")
-        return _fit(*split_cell(cell), int(seed), scope, needed)
+        return _fit(*split_cell(cell), _number(seed, name), scope, needed)
     if kind == "table1":
         return _cell(*split_cell(rest), scope)
     if kind == "policies" and rest.startswith("rounds-hiv-"):
-        return _rounds(int(rest.rpartition("-")[2]), scope, needed)
+        return _rounds(_number(rest.rpartition("-")[2], name), scope, needed)
     if rest not in STUDIES.get(kind, ()):
         raise unknown("study", name, [f"{kind}/{rest}" for kind, some in STUDIES.items() for rest in some])
     return _study(kind, rest, scope, needed)
+
+
+def _number(seed: str, name: str) -> int:
+    """The seed at the end of a name."""
+    if not seed.isdigit():
+        raise KairodeError(f"'{name}' must end with the number of a seed, such as 0, not with '{seed}'.")
+    return int(seed)
 
 
 def split_cell(name: str) -> tuple[str, str]:

@@ -146,9 +146,16 @@ def load_rounds(folder: Path) -> Standing:
 
 
 def run_rounds(
-    config: Rounds, folder: Path, tell: Callable[[Round], None] = lambda found: None, watch: Watch | None = None
+    config: Rounds,
+    folder: Path,
+    tell: Callable[[Round], None] = lambda found: None,
+    watch: Watch | None = None,
+    command: str | None = None,
 ) -> dict[str, Any]:
-    """Take turns in a folder of its own, or go on after the last round that ended there."""
+    """Take turns in a folder of its own, or go on after the last round that ended there.
+
+    The command is the one that makes them again, where that is not `kairode rounds`.
+    """
     watch = watch or Watch()
     env = config.make()
     if not isinstance(env.task.spec.actions, Discrete):
@@ -158,7 +165,7 @@ def run_rounds(
     save(folder / "config.json", dataclasses.asdict(config))
     started = time.perf_counter()
     standing, seen, earlier = _resumed(config, env, folder)
-    command = _command(config, folder)
+    command = command or _command(config, folder)
 
     def write_down(**figures: Any) -> dict[str, Any]:
         spent = earlier + time.perf_counter() - started
@@ -182,7 +189,7 @@ def run_rounds(
             # Last, so that what is written of a round that a kill cut short is written again.
             checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
             tell(found)
-            if asked() and number < config.rounds:
+            if asked():
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
     assert standing is not None
     return write_down(test=evaluate(env, standing_policy(config, env, standing), episodes=100).figures())
@@ -215,7 +222,7 @@ def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing |
         return None, [], 0.0
     about = checkpoint.describe(folder)
     data = read(folder / "experience.parquet")[: about["episodes"]]
-    models = _new_models(config, data)
+    models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
     spec = env.task.spec
     network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
     arrays, rest = eqx.partition(models, eqx.is_array)
@@ -254,7 +261,8 @@ def one_round(
 
 
 def _seed(config: Rounds, number: int) -> int:
-    return 10_000 * (config.seed + 1) + number
+    """Of the real episodes of a round: never one of the test's, which begin at a million and three."""
+    return 10_000 * (config.seed + 1) + number + (100_000_000 if config.seed >= 99 else 0)
 
 
 def _returns(env: Environment, data: Trajectory) -> np.ndarray:

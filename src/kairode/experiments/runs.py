@@ -66,9 +66,13 @@ class Run:
                 continue
             if not (isinstance(value, int) and value >= least):
                 raise KairodeError(f"{option(name)} must be a whole number of at least {least}, got {value}.")
-        if self.rounds and (self.latent or self.schedule is not None):
-            what = "--latent" if self.latent else "--schedule"
-            raise KairodeError(f"{what} goes with models of random actions alone: add --rounds 0.")
+        if not self.rounds:
+            return
+        for name in ("latent", "schedule", "paper"):
+            if getattr(self, name) not in (None, False):
+                raise KairodeError(f"--{name} goes with models of random actions alone: add --rounds 0.")
+        if self.episodes < 10:
+            raise KairodeError(f"--episodes must be at least 10 where rounds follow, got {self.episodes}.")
 
     def make(self) -> Environment:
         """The environment."""

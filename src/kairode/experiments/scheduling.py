@@ -26,7 +26,7 @@ from kairode.agents.store import describe_policy, load_policy, save_policy
 from kairode.data import Trajectory, collect, read
 from kairode.envs import make
 from kairode.envs.accrual import Accruing
-from kairode.envs.core import Environment
+from kairode.envs.core import Environment, Spec
 from kairode.envs.schedule import Schedule, Timed
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import digest
@@ -150,9 +150,8 @@ def _candidates(source: Source, wish: Wish) -> tuple[float, ...]:
     return check_candidates(None if wish.continuous else wish.taus or None, source.env.task.spec)
 
 
-def check_wish(wish: Wish, source: Source) -> None:
+def check_wish(wish: Wish, spec: Spec) -> None:
     """Refuse what cannot be before anything is learned."""
-    spec = source.env.task.spec
     ends = check_candidates(wish.taus or None, spec, wish.continuous)
     check_wishes(spec, ends[-1], quantile=wish.quantile)
     for price in wish.prices:
@@ -214,7 +213,7 @@ def run_schedule(
     """Learn (once), choose, test; the record, and the episodes of each choice."""
     started = time.perf_counter()
     source = read_run(folder)
-    check_wish(wish, source)
+    check_wish(wish, source.env.task.spec)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
         policy = learned_policy(source, wish, tell=tell, said=said)

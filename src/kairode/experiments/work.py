@@ -116,7 +116,11 @@ def held(path: Path) -> Iterator[int | None]:
     with open(path, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             yield None
             return
+        except OSError as error:
+            raise KairodeError(
+                f"cannot lock {path}: {error.strerror}. Runs need a file system with locks; choose one with --runs."
+            ) from error
         yield file.fileno()

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.experiments.control import ControlReport
 from kairode.experiments.minds import FREE
+from kairode.report.terminal import show
 from kairode.report.watch import bars_with_figures
 
 LEAST = 5
@@ -54,17 +52,32 @@ def watching_control(what: str, quiet: bool) -> Iterator[Callable[[ControlReport
         yield tell
 
 
+def control_rows(made: dict[str, Any]) -> list[list[str]]:
+    """The tests of a run: each seed's policy, its actor without planning, and random actions."""
+    figures, first = made["figures"], made["config"]["seed"]
+    rows = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
+    rows |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
+    return [
+        [
+            name,
+            f"{test['return']:.4g}",
+            f"{test['return_low']:.4g} to {test['return_high']:.4g}",
+            f"{test['decisions']:,.4g}",
+            f"{test['time']:,.6g}",
+        ]
+        for name, test in {**rows, "random actions": figures["random"]}.items()
+    ]
+
+
 def print_control(made: dict[str, Any], spec: Spec) -> None:
     """The tests of a run, and one sentence that says what was learned."""
+    show(["policy", "return", "95 %", "decisions", f"{spec.time_unit}s"], control_rows(made))
+    print(control_said(made))
+
+
+def control_said(made: dict[str, Any]) -> str:
+    """What was learned, in one sentence."""
     figures, config = made["figures"], made["config"]
-    table = Table("policy", "return", "95 %", "decisions", spec.time_unit + "s", box=SIMPLE_HEAD)
-    rows = {f"seed {config['seed'] + i}": test for i, test in enumerate(figures["tests"])}
-    for name, test in {**rows, "random actions": figures["random"]}.items():
-        interval = f"{test['return_low']:.4g} to {test['return_high']:.4g}"
-        table.add_row(name, f"{test['return']:.4g}", interval, f"{test['decisions']:,.4g}", f"{test['time']:,.6g}")
-    console = Console()
-    console.width = max(console.width, 80)
-    console.print(table)
     chance, count = figures["random"], len(figures["tests"])
     how = (
         f"{config['agent']['kind'].upper()} alone"
@@ -80,7 +93,7 @@ def print_control(made: dict[str, Any], spec: Spec) -> None:
         verdict = f"that is {'not clearly better' if figures['return'] > chance['return'] else 'no better'} than"
     alone = [test["return"] for test in figures.get("actors", ())]
     added = f" Without planning its actor{'s' * (count > 1)} would return {np.mean(alone):.4g}." if alone else ""
-    print(
+    return (
         f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; "
         f"{verdict} random actions ({chance['return']:.4g}).{added}"
     )
@@ -177,14 +190,12 @@ def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
 
 def print_mujoco(results: Path) -> None:
     """The table, and what the paper says."""
-    table = Table("return at the end", "decisions", *ROBOTS, box=SIMPLE_HEAD)
+    rows = []
     for model, cells in mujoco_table(results).items():
         decisions = sorted({cell["decisions"] for cell in cells.values()})
         shown = [f"{c['return']:.4g} ± {c['return_std']:.3g}" if (c := cells.get(env)) else "-" for env in ROBOTS]
-        table.add_row(_label(model), ", ".join(f"{n:,}" for n in decisions), *shown)
-    console = Console()
-    console.width = max(console.width, 96)
-    console.print(table)
+        rows.append([_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
+    show(["return at the end", "decisions", *ROBOTS], rows)
     print(
         "The paper publishes curves and no numbers: on swimmer and hopper Latent-ODE at 100,000 decisions as good as "
         "DDPG at 400,000, on half-cheetah ahead of every other. docs/results.md says what differs here, and why."

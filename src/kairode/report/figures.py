@@ -37,7 +37,8 @@ def inline_svg(figure: Figure, name: str, words: str) -> str:
     found = drawn.getvalue()
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>", "", found, flags=re.DOTALL)
-    found = re.sub(r"(\d\.\d\d)\d+", r"\1", found)  # a hundredth of a point is fine enough
+    # A hundredth of a point is fine enough for a line; what is written stays as it is.
+    found = re.sub(r' (?:d|x|y)="[^"]*"', lambda part: re.sub(r"(\d\.\d\d)\d+", r"\1", part[0]), found)
     found = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', found)
     found = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", found)
     for ink in INK:

@@ -7,28 +7,26 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Column
 
 from kairode.experiments.work import Work
+from kairode.report.terminal import show
 
 
 def print_plan(units: Sequence[Work], workers: int) -> None:
     """What would be run, after what, and how long it may take."""
     states = {work.name: work.state for work in units}
-    table = Table("to run", "state", "needs", "estimated", box=SIMPLE_HEAD, pad_edge=False)
+    rows = []
     left = [work for work in units if work.words and states[work.name] != "done"]
     for (_, state), same in itertools.groupby(left, key=lambda work: (_stem(work.name), states[work.name])):
         some = list(same)
         name = some[0].name + (f" to {some[-1].name.rpartition('-')[2]}" if len(some) > 1 else "")
         each = in_words(some[0].seconds) + (f" each of {len(some)}" if len(some) > 1 else "")
-        table.add_row(name, state, _needs(some[0], states), each)
-    console = Console()
-    console.width = max(console.width, 110)
-    if left:
-        console.print(table)
+        rows.append([name, state, _needs(some[0], states), each])
+    if rows:
+        show(["to run", "state", "needs", "estimated"], rows)
     done = sum(state == "done" for state in states.values())
     print(f"{done} of {len(units)} done already. {left_in_words(units, workers)}")
 

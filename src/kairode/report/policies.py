@@ -28,7 +28,7 @@ TITLES = {
 }
 
 
-def print_returns(what: str, found: dict[str, Any], missing: list[str], records: Path) -> None:
+def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
     """A table of returns, ours beside the published numbers; the best model of a row in bold."""
     console = Console()
     console.width = max(console.width, 96)  # no number is cut off
@@ -37,11 +37,6 @@ def print_returns(what: str, found: dict[str, Any], missing: list[str], records:
         _print_partial(console, found)
     else:
         _print_models(console, what, found)
-    if missing:
-        console.print(
-            f"No record yet: {', '.join(missing)}. `kairode reproduce {what}` makes them (hours on a CPU).",
-            highlight=False,
-        )
     console.print(f"Records: {records}/STUDY.json; how the settings differ: docs/results.md.", highlight=False)
 
 
@@ -87,7 +82,8 @@ def _column(cells: dict[str, Any], unit: float) -> dict[str, str]:
             texts[model] = "-"
             continue
         mean, std, n = cell
-        text = f"{mean / unit:.2f} ± {std / unit:.2f}" + (f" ({n})" if n != 5 else "")
+        spread = "" if n == 1 else f" ± {std / unit:.2f}"
+        text = f"{mean / unit:.2f}{spread}" + (f" ({n})" if n != 5 else "")
         texts[model] = f"[bold]{text}[/bold]" if model == best else text
     return texts
 

@@ -50,11 +50,15 @@ def _cells(pairs: dict[str, Any], names: Sequence[str], least: bool = False) -> 
             texts.append("")
             continue
         mean, std, n = pairs[name]
-        digits = 3 if least else 2
-        spread = "" if n == 1 else f" ± {std:.{digits}f}"
-        text = f"{mean:.{digits}f}{spread}" + (f" ({n})" if n not in (None, 5) else "")
+        text = _text(mean, std, n, 3 if least else 2)
         texts.append(f"**{text}**" if name == best else text)
     return texts
+
+
+def _text(mean: float, std: float, n: int | None, digits: int = 2, usual: int = 5) -> str:
+    """Mean ± std, and the number of seeds where it is not the usual one (one has no spread)."""
+    spread = "" if n == 1 else f" ± {std:.{digits}f}"
+    return f"{mean:.{digits}f}{spread}" + (f" ({n})" if n not in (None, usual) else "")
 
 
 def first_table(results: Path) -> Listing:
@@ -71,7 +75,11 @@ def first_table(results: Path) -> Listing:
             published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
             rows.append([row, "paper", *_cells(published, PAPER_MODELS, least=True)])
         rows.append(["" if beside else row, "ours", *_cells(ours, PAPER_MODELS, least=True)])
-    return Listing(["", "", *PAPER_MODELS], rows, "State prediction error, mean ± std over five seeds.")
+    return Listing(
+        ["", "", *PAPER_MODELS],
+        rows,
+        "State prediction error, mean ± std over five seeds (in brackets the number where it is another).",
+    )
 
 
 def returns_table(what: str, results: Path) -> Listing:
@@ -103,9 +111,11 @@ def partial_table(results: Path) -> Listing:
     for row, published in RETURNS["partial"].items():
         env, model, latent = returns.PARTIAL[row]
         pairs = [(*published, None), *(_pair(results, setting, env, model, 0.0, latent) for setting in SETTINGS)]
-        rows.append([row, *("" if pair is None else f"{pair[0]:.2f} ± {pair[1]:.2f}" for pair in pairs)])
+        rows.append([row, *("" if pair is None else _text(*pair) for pair in pairs)])
     return Listing(
-        ["policy", "paper", *SETTINGS.values()], rows, "Discounted return (1e7), mean ± std over five seeds."
+        ["policy", "paper", *SETTINGS.values()],
+        rows,
+        "Discounted return (1e7), mean ± std over five seeds (in brackets the number where it is another).",
     )
 
 
@@ -139,7 +149,7 @@ def visits_table(results: Path) -> Listing:
             ]
             rows.append([LABELS[name][0], label, *numbers, str(len(values))])
     heads = ["who says when", "of what", "return (1e7)", "of daily", "visits", "seeds"]
-    return Listing(heads, rows, "Discounted, every day counted; mean ± std over seeds, 100 test episodes each.")
+    return Listing(heads, rows, "Discounted, every day counted; mean ± std over seeds.")
 
 
 def robots_table(results: Path) -> Listing:
@@ -155,16 +165,17 @@ def robots_table(results: Path) -> Listing:
                 continue
             made = json.loads(path.read_text())
             decisions = f"{made['config']['decisions']:,}"
-            cells.append(_robot(made["figures"]["return"], made["figures"]["return_std"]))
+            mean, std = made["figures"]["return"], made["figures"]["return_std"]
+            cells.append(_text(mean, std, made["config"]["seeds"], digits=1 if abs(mean) < 100 else 0, usual=3))
             if len(chance) < len(ROBOTS):
                 chance.append(f"{made['figures']['random']['return']:.3g}")
         rows.append([f"{model} + MPC" if model != FREE else "DDPG, no model", decisions, *cells])
     rows.append(["random", "", *chance])
-    return Listing(["", "decisions", *ROBOTS], rows, "Return of an episode at the end, mean ± std over three seeds.")
-
-
-def _robot(mean: float, std: float) -> str:
-    return f"{mean:.1f} ± {std:.1f}" if abs(mean) < 100 else f"{mean:.0f} ± {std:.0f}"
+    return Listing(
+        ["", "decisions", *ROBOTS],
+        rows,
+        "Return of an episode at the end, mean ± std over three seeds (in brackets the number where it is another).",
+    )
 
 
 LISTINGS: dict[str, Callable[[Path], Listing]] = {

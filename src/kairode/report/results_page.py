@@ -13,11 +13,11 @@ from kairode.report.figures import save_figure
 from kairode.report.results import FIGURES, LISTINGS, TITLES
 
 WORDS = {
-    "figure-values": "Value functions of seven agents over the gridworld; the Latent-ODE's looks like the oracle's.",
-    "figure-curves": "Return on the real system by episodes of practice, on three environments.",
-    "figure-pomdp": "Return on partially observed HIV by episodes of practice.",
-    "figure-rounds": "Return on HIV by real episodes: rounds climb within tens, the model-free agent needs hundreds.",
-    "figure-schedule": "Return on HIV against visits, by who says when to look again.",
+    "figure-values": "Value functions over the gridworld, a panel for each model and the oracle, scaled to its range.",
+    "figure-curves": "Return on the real system by episodes of practice, a panel each environment, a line each model.",
+    "figure-pomdp": "Return on partially observed HIV by episodes of practice, of policies that see z and that do not.",
+    "figure-rounds": "Return on HIV by real episodes: a line for each seed of rounds, a band for no model.",
+    "figure-schedule": "Return on HIV against visits in an episode, a line or mark for each who says when.",
     "figure-mujoco": "Learning curves on swimmer, hopper and half-cheetah, of models and of DDPG without one.",
 }
 """What each figure shows, for who cannot see it."""

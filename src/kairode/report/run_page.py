@@ -6,16 +6,19 @@ from typing import Any
 
 from kairode.errors import KairodeError
 from kairode.experiments.findings import best_constant
-from kairode.experiments.pipeline import best_fixed, every, fixed_rivals, judged_by
 from kairode.report import page
+from kairode.report.control import control_rows, control_said
+from kairode.report.control import learning_figure as control_learning
 from kairode.report.course import course_figure
-from kairode.report.runs import (
+from kairode.report.runs import learning_figure, map_figure, test_rows, tradeoff_figure
+from kairode.report.sentences import (
+    best_fixed,
+    every,
+    fixed_rivals,
     found_sentences,
-    learning_figure,
-    map_figure,
+    judged_by,
+    kind_of_return,
     spec_of,
-    test_rows,
-    tradeoff_figure,
 )
 
 
@@ -31,8 +34,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def write_run_page(folder: Path) -> Path:
-    """Write report.html beside the record."""
+    """Write report.html beside the record of a run."""
     made = read_record(folder)
+    if made.get("kind") == "control":
+        return write_control_page(folder, made)
     if made.get("kind") != "run" or "spec" not in made["figures"]:
         raise KairodeError(f"{folder / 'record.json'} is of kind '{made.get('kind')}': there is no page for it.")
     config, spec = made["config"], spec_of(made)
@@ -51,6 +56,31 @@ def write_run_page(folder: Path) -> Path:
     return page.write_page(folder / "report.html", title, filter(None, parts))
 
 
+def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
+    """The page of a run with controls."""
+    config, figures = made["config"], made["figures"]
+    chance = figures["random"]
+    heads = ("policy", "return", "95 %", "decisions", "time")
+    words = "Return of the episodes lived through while learning, by decisions: mean and spread over the seeds."
+    drawn = control_learning({f"{config['env']}, {config['model']}": made})
+    parts = [
+        page.paragraph(control_said(made), "lead"),
+        page.facts(
+            [
+                (
+                    f"{figures['return']:.4g}",
+                    f"mean return of a test episode; {chance['return']:.4g} of random actions",
+                ),
+                (f"{config['decisions']:,}", f"real decisions of each seed; seeds: {config['seeds']}"),
+            ]
+        ),
+        page.section("How good it is", page.table(heads, control_rows(made), "Test episodes of each seed.")),
+        page.section("Learning", page.picture(drawn, "learning", words)),
+        again(made),
+    ]
+    return page.write_page(folder / "report.html", f"{config['env']}: steered by {config['model']}", parts)
+
+
 def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
     """A few numbers: what was gained, how many visits are saved."""
     figures, spec = made["figures"], spec_of(made)
@@ -66,13 +96,14 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
                 f"{100 * all_tests[held]['healthy']:.0f}\u00a0% under the best constant treatment",
             )
         )
-    kind = "discounted return" if spec.judged_discounted else "return"
+    kind = kind_of_return(spec)
     rival = all_tests[held]["return"]
     if min(mine["return"], rival) > 0 and mine["return"] > rival:
         found.append((f"{mine['return'] / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
     else:
         found.append((f"{mine['return']:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
-    found.append((f"{figures['real_episodes']:,} real episodes", "were all that models and policy have seen"))
+    seen = figures["real_episodes"]["imagination"]
+    found.append((f"{seen:,} real episodes", "were all that models and policy have seen"))
     if "visits" in figures:
         label, fixed = best_fixed(fixed_rivals(figures["visits"], spec), spec)
         chosen = figures["visits"]["rows"][next(iter(figures["visits"]["intervals"]))]
@@ -95,7 +126,7 @@ def what_was_run(made: dict[str, Any]) -> str:
         said.append(
             f"{config['fits']} {config['model']} models were fitted to them and a policy learned in their imagination; "
             f"then, {config['rounds']} times, the policy collected {config['each']} more episodes, the models were "
-            f"refitted and it learned on. {figures['real_episodes']} real episodes in all."
+            f"refitted and it learned on. {figures['real_episodes']['imagination']} real episodes in all."
         )
     else:
         said.append(
@@ -104,6 +135,10 @@ def what_was_run(made: dict[str, Any]) -> str:
             f"learned in {config['imagined']:,} imagined episodes."
         )
     said.append("Every test below is on the real system, on episodes that nothing was learned from.")
+    if config["schedule"]:
+        said.append(
+            f"Policies were learned for, and tested at, a decision {every(config['schedule'], spec.time_unit)}."
+        )
     variables = ", ".join(variable.name for variable in spec.observations)
     last = f"Observed: {variables}. Actions: {', '.join(figures['spec']['actions']['names'])}."
     return page.section("What was run", page.paragraph(" ".join(said)), page.paragraph(last, "soft"))
@@ -162,18 +197,14 @@ def learning(made: dict[str, Any]) -> str:
 
 def policy(made: dict[str, Any]) -> str:
     """A map of what the policy does, and one whole episode under it."""
-    figures, spec = made["figures"], spec_of(made)
-    parts = []
+    figures, parts = made["figures"], []
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
         words = f"Two maps over {x} and {y}: the action that the policy takes, and the return that it expects."
         caption = f"All other variables at {found['others']}."
         parts.append(page.picture(map_figure(found), "map", words, caption))
-    words = (
-        f"The course of one new episode under the policy over {spec.horizon:g} {spec.time_unit}s: every variable, and "
-        "the actions."
-    )
-    drawn = course_figure(figures["courses"]["episode"], "One episode under the policy, on the usual schedule")
+    words = "The course of one new episode under the policy: every variable, and the actions."
+    drawn = course_figure(figures["courses"]["episode"], "One new episode under the policy")
     parts.append(page.picture(drawn, "episode", words))
     return page.section("What the policy does", *parts)
 

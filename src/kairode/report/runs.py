@@ -5,19 +5,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kairode.data.describe import spec_from_dict
-from kairode.envs.core import Spec
-from kairode.experiments.findings import CONSTANT, best_constant
-from kairode.experiments.pipeline import fixed_rivals, judged_by, tests_said, visits_said
+from kairode.experiments.findings import best_constant
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
+from kairode.report.sentences import fixed_rivals, found_sentences, judged_by, kind_of_return, spec_of
 from kairode.report.terminal import show
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
-
-
-def spec_of(made: dict[str, Any]) -> Spec:
-    """The spec of a run's environment."""
-    return spec_from_dict(made["figures"]["spec"])
 
 
 def named(test: str) -> str:
@@ -28,18 +21,22 @@ def named(test: str) -> str:
 def test_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the tests: each policy's return with its interval, its decisions, the real episodes it saw."""
     spec, figures = spec_of(made), made["figures"]
-    seen = made["config"]["model_free"]
-    real = {"imagination": figures["real_episodes"], "model-free": figures["real_episodes"] if seen is None else seen}
     healthy = any(test["healthy"] is not None for test in figures["tests"].values())
-    kind = "discounted return" if spec.judged_discounted else "return"
-    heads = ["policy", kind, "95 %", "decisions", *(["healthy"] if healthy else []), "real episodes"]
+    heads = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else []), "saw (decisions)"]
     rows = []
     for name, test in figures["tests"].items():
         interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
         health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
         cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
-        rows.append([*cells, f"{real.get(name, 0):,}"])
+        rows.append([*cells, _seen(figures, name)])
     return heads, rows
+
+
+def _seen(figures: dict[str, Any], name: str) -> str:
+    """Real episodes that a policy learned from, and the decisions in them."""
+    if name not in figures["real_episodes"]:
+        return "-"
+    return f"{figures['real_episodes'][name]:,} episodes ({figures['real_decisions'][name]:,})"
 
 
 def print_run(made: dict[str, Any]) -> None:
@@ -47,23 +44,6 @@ def print_run(made: dict[str, Any]) -> None:
     show(*test_rows(made))
     for sentence in found_sentences(made):
         print(sentence)
-
-
-def found_sentences(made: dict[str, Any]) -> list[str]:
-    """What was found: how good the policy is, what it means for health, what the visits are worth."""
-    spec, figures = spec_of(made), made["figures"]
-    tests = figures["tests"]
-    said = [tests_said(figures, spec.judged_discounted)]
-    mine = tests["imagination"]["healthy"]
-    if mine is not None:
-        chance, held = tests["random"]["healthy"], best_constant(tests)
-        said.append(
-            f"The patient is healthy for {100 * mine:.0f} % of the time; under random treatment for "
-            f"{100 * chance:.0f} %, under {held.removeprefix(CONSTANT)} alone for {100 * tests[held]['healthy']:.0f} %."
-        )
-    if "visits" in figures:
-        said.append(visits_said(figures["visits"], spec))
-    return said
 
 
 def learning_figure(made: dict[str, Any]) -> Figure:
@@ -151,7 +131,7 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
     axes.set_xscale("log")
-    axes.set_xlabel(f"visits in {spec.horizon:g} {spec.time_unit}s")
+    axes.set_xlabel("visits in an episode")
     axes.set_ylabel("discounted return" if spec.judged_discounted else "sum of rewards")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

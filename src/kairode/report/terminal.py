@@ -12,7 +12,7 @@ def show(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str | Non
     """A table where it fits; on a narrower terminal every row as lines of its own."""
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, 120)  # a file or a pipe has no width
+        console.width = max(console.width, 150)  # a file or a pipe has no width
     table = Table(*heads, box=SIMPLE_HEAD, caption=caption)
     for row in rows:
         table.add_row(*row)

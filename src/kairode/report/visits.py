@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
+from kairode.report.terminal import show
 
 COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
 
@@ -24,24 +22,22 @@ def print_schedule(made: dict[str, Any], spec: Spec) -> None:
     healthy = any(row["healthy"] is not None for row in rows.values())
     kind = "discounted return" if spec.judged_discounted else "sum of rewards"
     names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.judged_discounted else "discounted"]
-    table = Table(*names, "visits", f"{spec.time_unit}s between", *(["healthy"] if healthy else []), box=SIMPLE_HEAD)
+    heads, cells = [*names, "visits", f"{spec.time_unit}s between", *(["healthy"] if healthy else [])], []
     for label, row in rows.items():
         first, second = ("return", "plain") if spec.judged_discounted else ("plain", "return")
         numbers = [f"{row[first]:.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[second]:.4g}"]
         numbers += [f"{row['visits']:.4g}", f"{row['time'] / row['visits']:.3g}"]
         share = [] if not healthy else [f"{100 * row['healthy']:.0f} %"]
-        bold = "bold" if label in chosen else ""
-        table.add_row(_named(label), *numbers, *share, style=bold)
-    console = Console()
-    console.width = max(console.width, 110)
-    table.caption = (
+        texts = [_named(label), *numbers, *share]
+        cells.append([f"[bold]{text}[/bold]" for text in texts] if label in chosen else texts)
+    caption = (
         "Every row is the same policy, learned for chosen intervals; the reward is counted on every finest step."
         + (" Healthy: the share of the time between visits that ended in health." if healthy else "")
     )
-    console.print(table)
-    _print_intervals(console, made["figures"]["intervals"], spec)
+    show(heads, cells, caption)
+    _print_intervals(made["figures"]["intervals"], spec)
     for label in chosen:
-        console.print(said(rows, label, spec), highlight=False)
+        print(said(rows, label, spec))
 
 
 def _named(label: str) -> str:
@@ -49,10 +45,10 @@ def _named(label: str) -> str:
     return words.get(label, label if label.startswith("every") else f"chosen, {label}")
 
 
-def _print_intervals(console: Console, found: dict[str, Any], spec: Spec) -> None:
+def _print_intervals(found: dict[str, Any], spec: Spec) -> None:
     """Mean interval and its quartiles in each state of health."""
     states = list(next(iter(found.values())))
-    table = Table(f"{spec.time_unit}s until the next visit", *states, box=SIMPLE_HEAD)
+    rows = []
     for label, counts in found.items():
         cells = []
         for state in states:
@@ -62,9 +58,8 @@ def _print_intervals(console: Console, found: dict[str, Any], spec: Spec) -> Non
                 cells.append(f"{taus.mean():.3g} ({low:.3g}, {middle:.3g}, {high:.3g}; n {len(taus)})")
             else:
                 cells.append("-")
-        table.add_row(_named(label), *cells)
-    table.caption = "mean (quartiles; number of visits)"
-    console.print(table)
+        rows.append([_named(label), *cells])
+    show([f"{spec.time_unit}s until the next visit", *states], rows, "mean (quartiles; number of visits)")
 
 
 def said(rows: dict[str, Any], label: str, spec: Spec) -> str:
@@ -156,7 +151,7 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     return {name: groups[name] for name in LABELS if name in groups}
 
 
-def print_visits(results: Path, missing: Sequence[str]) -> None:
+def print_visits(results: Path) -> None:
     """Every point: mean and std over seeds."""
     names = (
         "who says when",
@@ -167,7 +162,7 @@ def print_visits(results: Path, missing: Sequence[str]) -> None:
         "seeds",
         "practice cut short",
     )
-    table = Table(*names, box=SIMPLE_HEAD)
+    rows = []
     for name, points in gathered(results).items():
         for label, point in points.items():
             values = np.array(point["return"]) / 1e7
@@ -175,13 +170,8 @@ def print_visits(results: Path, missing: Sequence[str]) -> None:
             numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{plain.mean():.4g} ± {plain.std():.3g}")
             wanted = point.get("practice_wanted")
             cut = "" if wanted is None else f"{min(point['practice_episodes'])} of {wanted}"
-            table.add_row(LABELS[name][0], label, *numbers, f"{np.mean(point['visits']):.4g}", str(len(values)), cut)
-    console = Console()
-    console.width = max(console.width, 150)
-    table.caption = "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up"
-    console.print(table)
-    if missing:
-        console.print(f"No record yet: {', '.join(missing)}.", highlight=False)
+            rows.append([LABELS[name][0], label, *numbers, f"{np.mean(point['visits']):.4g}", str(len(values)), cut])
+    show(names, rows, "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up")
 
 
 def visits_figure(results: Path) -> Figure:
