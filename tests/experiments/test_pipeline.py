@@ -16,7 +16,7 @@ from kairode.experiments.pipeline import Spent
 from kairode.experiments.runs import command, usual
 from kairode.experiments.studies import LOOK_SEED
 from kairode.report.run_page import write_run_page
-from kairode.report.sentences import tests_said, visits_said
+from kairode.report.sentences import policy_said, visits_said
 from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
@@ -93,8 +93,8 @@ def test_the_command_of_a_run_names_what_differs():
     ("words", "reason"),
     [
         ("run acrobot --price -1", "price"),
-        ("run acrobot --candidates 1 0.4", "candidates|ascending"),
-        ("run acrobot --candidates 0.13", "0.13|interval"),
+        ("run acrobot --candidates 1 0.4", "must ascend"),
+        ("run acrobot --candidates 0.13", "0.13"),
         ("run gridworld --rounds 1 --episodes 5", "--episodes must be at least 10"),
         ("run gridworld --rounds 1 --paper", "--rounds 0"),
         ("run acrobot --iterations 0", "--iterations"),
@@ -117,7 +117,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     real = {"imagination": 20, "model-free": 50}
     spec = kairode.make("gridworld").task.spec
     figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
-    said = tests_said({"figures": figures, "config": {"schedule": 5.0}})
+    said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
     assert "above random actions: -150" in said
     assert "about level with always up" in said
     assert "below the model-free policy of 50 real episodes: -34" in said

@@ -10,7 +10,7 @@ from kairode.report import page
 from kairode.report.control import control_rows, control_said
 from kairode.report.control import learning_figure as control_learning
 from kairode.report.course import course_figure
-from kairode.report.runs import learning_figure, map_figure, test_rows, tradeoff_figure
+from kairode.report.runs import learning_figure, map_figure, policy_rows, tradeoff_figure
 from kairode.report.sentences import (
     best_fixed,
     every,
@@ -146,7 +146,7 @@ def what_was_run(made: dict[str, Any]) -> str:
 
 def tests(made: dict[str, Any]) -> str:
     """Every policy on the same episodes."""
-    heads, rows = test_rows(made)
+    heads, rows = policy_rows(made)
     number = made["figures"]["tests"]["imagination"]["episodes"]
     caption = (
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout."

@@ -18,7 +18,7 @@ def named(test: str) -> str:
     return NAMES.get(test, test)
 
 
-def test_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def policy_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the tests: each policy's return with its interval, its decisions, the real episodes it saw."""
     spec, figures = spec_of(made), made["figures"]
     healthy = any(test["healthy"] is not None for test in figures["tests"].values())
@@ -41,7 +41,7 @@ def _seen(figures: dict[str, Any], name: str) -> str:
 
 def print_run(made: dict[str, Any]) -> None:
     """The tests of a run, and what was found."""
-    show(*test_rows(made))
+    show(*policy_rows(made))
     for sentence in found_sentences(made):
         print(sentence)
 

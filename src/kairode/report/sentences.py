@@ -16,7 +16,7 @@ def found_sentences(made: dict[str, Any]) -> list[str]:
     """How good the policy is, what it means for health, what the visits are worth."""
     figures = made["figures"]
     tests = figures["tests"]
-    said = [tests_said(made)]
+    said = [policy_said(made)]
     mine = tests["imagination"]["healthy"]
     if mine is not None:
         chance, held = tests["random"]["healthy"], best_constant(tests)
@@ -29,7 +29,7 @@ def found_sentences(made: dict[str, Any]) -> list[str]:
     return said
 
 
-def tests_said(made: dict[str, Any]) -> str:
+def policy_said(made: dict[str, Any]) -> str:
     """One sentence on the tests."""
     figures, spec = made["figures"], spec_of(made)
     tests, real = figures["tests"], figures["real_episodes"]
