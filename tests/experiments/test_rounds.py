@@ -23,10 +23,10 @@ def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, mon
     assert saved == json.loads(json.dumps(made))
     assert np.isfinite(saved["figures"]["test"]["return"])
 
-    def killed(config, env, before, number):
+    def killed(config, env, before, number, watch):
         if number == 1:
             raise Stopped("interrupted.")
-        return one_round(config, env, before, number)
+        return one_round(config, env, before, number, watch)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "one_round", killed)
