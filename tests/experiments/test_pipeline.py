@@ -124,14 +124,14 @@ def test_what_is_said_of_a_run_is_of_that_run():
     assert "at a decision every 5 seconds" in said
 
     def row(plain: float, visits: float) -> dict:
-        return {"plain": plain, "return": 0.0, "visits": visits, "time": 30.0}
+        return {"plain": plain, "low": plain - 0.5, "high": plain + 0.5, "visits": visits, "time": 30.0}
 
     fixed = {"every 1": row(-30.0, 30.0), "every 2": row(-32.0, 15.0)}
     rows = {**fixed, "every 2": row(-35.0, 15.0), "price 0.5": row(-31.0, 20.0)}
     found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
     said = visits_said(found, spec)
     assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
-    assert "as few visits return -32 at most (every 2 seconds)" in said  # the better of the two policies
+    assert "above fixed intervals with as few visits (-32 at most, every 2 seconds)" in said  # the better policy
     assert "best fixed interval (every second, 30 visits) returns -30" in said
 
 

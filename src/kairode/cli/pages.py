@@ -32,6 +32,8 @@ def report(
     from kairode.report.run_page import write_run_page
 
     for folder in folders:
+        if (folder / "record.json").exists() and page is not None:
+            raise KairodeError(f"--page is for published records; the page of {folder} is its report.html.")
         if (folder / "record.json").exists():
             print(f"The page of this run: {write_run_page(folder)}")
         elif not folder.is_dir():

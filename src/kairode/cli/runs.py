@@ -88,7 +88,7 @@ def _refuse(given: dict[str, Any], kind: str, env: str, has: str) -> None:
 def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: Path | None, quiet: bool) -> None:
     """Collect, fit, learn in imagination, test, choose visits, write the page."""
     from kairode.experiments.pipeline import run as run_pipeline
-    from kairode.experiments.runs import command, usual
+    from kairode.experiments.runs import usual
     from kairode.models.zoo import check_model
     from kairode.report.run_page import write_run_page
     from kairode.report.runs import print_run
@@ -103,7 +103,6 @@ def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: 
     kind += "-paper" * (config.setting == "paper")
     folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}"
     with watching_run(quiet) as watch:
-        watch.said(f"{command(config)}, in {folder}. Stopped at any moment, the same command goes on from there.")
         made = run_pipeline(config, folder, watch)
     page = write_run_page(folder)
     if not quiet:

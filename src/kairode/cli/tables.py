@@ -82,6 +82,8 @@ def reproduce(
         raise KairodeError("--budget quick keeps its records in RUNS/quick/results: leave out --results.")
     if address is not None and engine != "ray":
         raise KairodeError("--address has no effect: it is for --engine ray.")
+    if results is not None and not results.is_dir():
+        raise KairodeError(f"there is no folder {results} of records: make it first, or leave out --results.")
     scope = Scope.at(results, runs, seeds, budget)
     since, fresh = _since(scope.runs / "reproduce" / f"{what}.again") if again and not dry_run else ("", False)
     chosen = tuple(map(check_model, models))

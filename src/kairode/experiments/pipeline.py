@@ -59,13 +59,18 @@ def run(config: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]
         check_wish(_wish(config), env.task.spec)
     if not config.rounds:
         _fit(config)
+    begun = (folder / "config.json").exists()
     save(folder / "config.json", dataclasses.asdict(config))
+    watch.said(
+        f"{command(config)}, in {folder}{', which holds a part of it: going on' if begun else ''}. Stopped at any "
+        "moment, the same command goes on from what is saved."
+    )
     spent = Spent(folder / "stages.json")
     try:
         figures = _stages(config, env, folder, watch, spent)
     except (Stopped, KeyboardInterrupt) as stopped:
         said = re.split(r"[.;] [Tt]he same", str(stopped))[0].rstrip(".") or "interrupted"
-        raise Stopped(f"{said}. The same command goes on from there: {command(config, folder)}") from None
+        raise Stopped(f"{said}. The same command goes on from what is saved: {command(config, folder)}") from None
     made = record("run", config, figures, command=command(config, folder), seconds=sum(spent.seconds.values()))
     made["stages"] = spent.seconds
     save(path, made)

@@ -27,8 +27,9 @@ def print_plan(units: Sequence[Work], workers: int) -> None:
         rows.append([name, state, _needs(some[0], states), each])
     if rows:
         show(["to run", "state", "needs", "estimated"], rows)
-    done = sum(state == "done" for state in states.values())
-    print(f"{done} of {len(units)} done already. {left_in_words(units, workers)}")
+    runs = [work for work in units if work.words]
+    done = len(runs) - len(left)
+    print(f"{done} of {len(runs)} runs are done already. {left_in_words(units, workers)}")
 
 
 def _stem(name: str) -> str:
@@ -54,7 +55,7 @@ def left_in_words(units: Sequence[Work], workers: int) -> str:
     if not left:
         return "Nothing is left to run."
     unknown = sum(work.seconds is None for work in left)
-    least, more = time_left(left, workers), f", and {unknown} of unknown length" if unknown else ""
+    least, more = time_left(left, workers), f" and those {unknown} whose length is not known" if unknown else ""
     side = "one after the other" if workers == 1 else f"{workers} side by side"
     return f"To run: {len(left)}, about {in_words(least)} {side}{more}."
 

@@ -42,7 +42,12 @@ def write_results_page(path: Path, results: Path, names: Sequence[str] = (), not
         "What the paper published and what came out here, side by side. Every number is read from a record; what "
         "differs and why is said in docs/results.md."
     )
-    head = [page.paragraph(lead, "lead"), page.paragraph(note) if note else ""]
+    terms = (
+        "The oracle is the model-free agent: DQN on the real system. The paper's settings are its raw rewards, single "
+        "models and unbounded predictions; ours scale rewards, take several models and keep predictions near what was "
+        "seen. hiv-whole has episodes of 1000 days, where the published runs stop after 50 decisions."
+    )
+    head = [page.paragraph(lead, "lead"), page.paragraph(note) if note else "", page.paragraph(terms, "soft")]
     return page.write_page(path, "Kairode beside the paper", [*head, *shown, _origin(results)])
 
 

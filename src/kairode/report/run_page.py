@@ -40,6 +40,8 @@ def write_run_page(folder: Path) -> Path:
         return write_control_page(folder, made)
     if made.get("kind") != "run" or "spec" not in made["figures"]:
         raise KairodeError(f"{folder / 'record.json'} is of kind '{made.get('kind')}': there is no page for it.")
+    if not isinstance(made["figures"].get("real_episodes"), dict):
+        raise KairodeError(f"{folder / 'record.json'} is of an older version: run its command again in a new folder.")
     config, spec = made["config"], spec_of(made)
     title = f"{spec.name}: a policy learned in the imagination of {config['model']} models"
     parts = [
@@ -103,7 +105,7 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         found.append((f"{mine['return']:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
     seen = figures["real_episodes"]["imagination"]
-    found.append((f"{seen:,} real episodes", "were all that models and policy have seen"))
+    found.append((f"{seen:,} real episodes", "are what models and policy learned from"))
     if "visits" in figures:
         label, fixed = best_fixed(fixed_rivals(figures["visits"], spec), spec)
         chosen = figures["visits"]["rows"][next(iter(figures["visits"]["intervals"]))]
@@ -132,7 +134,8 @@ def what_was_run(made: dict[str, Any]) -> str:
         said.append(
             f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} were fitted to them (mean squared "
             f"error on unseen episodes, from the first observation alone: {figures['fit']['mean']:.3g}), and a policy "
-            f"learned in {config['imagined']:,} imagined episodes."
+            f"learned in {config['imagined']:,} imagined episodes. (Other episodes watched and judged the fit; nothing "
+            "was fitted to them.)"
         )
     said.append("Every test below is on the real system, on episodes that nothing was learned from.")
     if config["schedule"]:
@@ -201,7 +204,8 @@ def policy(made: dict[str, Any]) -> str:
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
         words = f"Two maps over {x} and {y}: the action that the policy takes, and the return that it expects."
-        caption = f"All other variables at {found['others']}."
+        more = len(figures["spec"]["observations"]) > len(found["axes"])
+        caption = f"All other variables at {found['others']}." if more else ""
         parts.append(page.picture(map_figure(found), "map", words, caption))
     words = "The course of one new episode under the policy: every variable, and the actions."
     drawn = course_figure(figures["courses"]["episode"], "One new episode under the policy")

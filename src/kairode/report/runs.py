@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kairode.experiments.findings import best_constant
+from kairode.experiments.findings import CONSTANT, best_constant
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
 from kairode.report.sentences import fixed_rivals, found_sentences, judged_by, kind_of_return, spec_of
 from kairode.report.terminal import show
@@ -22,7 +22,14 @@ def policy_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the tests: each policy's return with its interval, its decisions, the real episodes it saw."""
     spec, figures = spec_of(made), made["figures"]
     healthy = any(test["healthy"] is not None for test in figures["tests"].values())
-    heads = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else []), "saw (decisions)"]
+    heads = [
+        "policy",
+        kind_of_return(spec),
+        "95 %",
+        "decisions",
+        *(["healthy"] if healthy else []),
+        "real episodes (decisions)",
+    ]
     rows = []
     for name, test in figures["tests"].items():
         interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
@@ -36,12 +43,16 @@ def _seen(figures: dict[str, Any], name: str) -> str:
     """Real episodes that a policy learned from, and the decisions in them."""
     if name not in figures["real_episodes"]:
         return "-"
-    return f"{figures['real_episodes'][name]:,} episodes ({figures['real_decisions'][name]:,})"
+    return f"{figures['real_episodes'][name]:,} ({figures['real_decisions'][name]:,})"
 
 
 def print_run(made: dict[str, Any]) -> None:
     """The tests of a run, and what was found."""
-    show(*policy_rows(made))
+    heads, rows = policy_rows(made)
+    best = named(best_constant(made["figures"]["tests"]))
+    some = [row for row in rows if not row[0].startswith(CONSTANT) or row[0] == best]
+    narrow = [i for i, head in enumerate(heads) if head != "decisions"]
+    show([heads[i] for i in narrow], [[row[i] for i in narrow] for row in some])
     for sentence in found_sentences(made):
         print(sentence)
 
@@ -60,9 +71,9 @@ def learning_figure(made: dict[str, Any]) -> Figure:
         axes.plot(seen, mean, "o-", color=CHOSEN, ms=4, label="learned in imagination, in rounds")
         axes.set_xlabel("real episodes so far")
     elif curve := figures["curve"]:
-        axes.plot(*_curve(curve, "real"), color=CHOSEN, label="learned in imagination")
+        axes.plot(*_curve(curve, "real"), "o-", ms=3, color=CHOSEN, label="learned in imagination")
         if "score" in curve[0]:
-            axes.plot(*_curve(curve, "score"), color=CHOSEN, ls=":", label="what a held-out model expects")
+            axes.plot(*_curve(curve, "score"), "x:", ms=3, color=CHOSEN, label="what a held-out model expects")
         axes.set_xlabel("episodes of practice (imagined, or real)")
     if free := figures.get("free_curve"):
         axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")

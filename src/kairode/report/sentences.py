@@ -63,7 +63,8 @@ def visits_said(found: dict[str, Any], spec: Spec) -> str:
     rarer = {other: row for other, row in rivals.items() if row["visits"] <= chosen["visits"]}
     if rarer:
         other, row = best_fixed(rarer, spec)
-        said += f"at fixed intervals as few visits return {row[kind]:.4g} at most ({every(other, unit)}), and "
+        order = "above" if chosen["low"] > row[kind] else "below" if chosen["high"] < row[kind] else "about level with"
+        said += f"{order} fixed intervals with as few visits ({row[kind]:.4g} at most, {every(other, unit)}); "
     return f"{said}the best fixed interval ({every(name, unit)}, {best['visits']:.0f} visits) returns {best[kind]:.4g}."
 
 
