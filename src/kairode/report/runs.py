@@ -19,40 +19,29 @@ def named(test: str) -> str:
 
 
 def policy_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of the tests: each policy's return with its interval, its decisions, the real episodes it saw."""
+    """Heads and rows of the tests: each policy's return with its interval, and the real experience it learned from."""
     spec, figures = spec_of(made), made["figures"]
     healthy = any(test["healthy"] is not None for test in figures["tests"].values())
-    heads = [
-        "policy",
-        kind_of_return(spec),
-        "95 %",
-        "decisions",
-        *(["healthy"] if healthy else []),
-        "real episodes (decisions)",
-    ]
+    heads = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else [])]
     rows = []
     for name, test in figures["tests"].items():
         interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
         health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
         cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
-        rows.append([*cells, _seen(figures, name)])
-    return heads, rows
-
-
-def _seen(figures: dict[str, Any], name: str) -> str:
-    """Real episodes that a policy learned from, and the decisions in them."""
-    if name not in figures["real_episodes"]:
-        return "-"
-    return f"{figures['real_episodes'][name]:,} ({figures['real_decisions'][name]:,})"
+        seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
+        rows.append([*cells, *("-" if number is None else f"{number:,}" for number in seen)])
+    return [*heads, "real episodes", "real decisions"], rows
 
 
 def print_run(made: dict[str, Any]) -> None:
-    """The tests of a run, and what was found."""
+    """The tests of a run, the best constant policy for all of them, in 80 columns; and what was found."""
     heads, rows = policy_rows(made)
-    best = named(best_constant(made["figures"]["tests"]))
+    best = best_constant(made["figures"]["tests"])
+    columns = [i for i, head in enumerate(heads) if head not in ("decisions", "real decisions")]
     some = [row for row in rows if not row[0].startswith(CONSTANT) or row[0] == best]
-    narrow = [i for i, head in enumerate(heads) if head != "decisions"]
-    show([heads[i] for i in narrow], [[row[i] for i in narrow] for row in some])
+    short = {1: "return"}
+    cells = [[row[i].removeprefix("learned ") for i in columns] for row in some]
+    show([short.get(i, heads[i]) for i in columns], cells)
     for sentence in found_sentences(made):
         print(sentence)
 
