@@ -64,6 +64,7 @@ def test_the_share_of_time_in_health() -> None:
     np.testing.assert_allclose(found.healthy, [5 / 8, 9 / 12])
 
 
+@pytest.mark.slow
 def test_many_policies_are_each_alone() -> None:
     """Two policies, one under the system's own schedule, one that looks every five seconds."""
     policies, seed, episodes = [policy_of(GRIDWORLD, 1), policy_of(GRIDWORLD, 2)], 4, 6

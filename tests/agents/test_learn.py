@@ -59,6 +59,7 @@ def only(done: Practised, i: int) -> Practised:
     )
 
 
+@pytest.mark.slow
 def test_one_alone_is_the_same_among_five(five: Practised) -> None:
     """The one that takes the most decisions, and so goes on when the others have finished, and one of those."""
     assert len(set(five.decisions)) == 5

@@ -78,6 +78,7 @@ def test_without_memory_it_is_chance(learned: tuple[list[Room], Practised]) -> N
     assert abs(evaluate(Cue(), done.policies(rooms, epsilon=0.0)[-1], episodes=400).mean) < 0.2
 
 
+@pytest.mark.slow
 def test_memory_solves_what_needs_memory() -> None:
     """A latent state of a model that never learned anything still depends on what was seen: enough to remember by."""
     model = build("rnn", Cue().task.spec, Sizes(latent=8, timer="none"), key=jax.random.key(0))

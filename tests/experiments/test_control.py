@@ -227,6 +227,7 @@ def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path)
     assert run_control(other, tmp_path)["config"]["epoch"] == 200
 
 
+@pytest.mark.slow
 def test_a_replay_that_runs_over_keeps_the_order() -> None:
     config = small("pendulum", "free", agent=ActorCriticSettings(hidden=(4, 4), warmup=90, batch=8, capacity=64))
     crew = crew_of(config)

@@ -32,7 +32,7 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
         "Collected 12 episodes",
         "Learned a policy",
         "Tested 10 policies",
-        "learned in imagination",
+        "in imagination",
         "always up",
     ):
         assert said in out

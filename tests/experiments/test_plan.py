@@ -220,7 +220,7 @@ def test_times_in_words(tmp_path) -> None:
     assert time_left(units, 100) == 120.0  # a fit, then the study
     assert left_in_words(units, 2) == "To run: 32, about 16 min 2 side by side."
     units[0] = dataclasses.replace(units[0], seconds=None)
-    assert left_in_words(units, 1).endswith("one after the other, and 1 of unknown length.")
+    assert left_in_words(units, 1).endswith("one after the other; of 1 of them it is not known.")
 
 
 def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:

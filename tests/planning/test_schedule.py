@@ -133,6 +133,7 @@ def test_the_discrete_choice_is_that_of_brute_force() -> None:
     assert len(picks) > 4
 
 
+@pytest.mark.slow
 def test_the_continuous_choice_is_that_of_brute_force() -> None:
     env = Linear()
     schedule = chosen(env, continuous=True, taus=(0.3, 8.0))
@@ -271,6 +272,7 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
         assert kairode.evaluate(env, latent, schedule=timed, episodes=2).returns.shape == (2,)
 
 
+@pytest.mark.slow
 def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", SoftGreedy]) -> None:
     env, policy = line
     schedule = best_intervals(env, policy, env, price=0.003)
@@ -282,6 +284,7 @@ def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", So
     assert (found.scores.total < found.scores.discounted).all()  # costs, the later ones in full
 
 
+@pytest.mark.slow
 def test_models_as_by_hand() -> None:
     """Every candidate by a step of the model alone, sums in NumPy; quantiles over several models."""
     env = kairode.make("hiv")

@@ -130,6 +130,7 @@ def test_stopped_and_resumed_is_never_stopped(
         assert one == other
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None:
     models = stacked("latent-ode", data.spec, 1)
     fitted = train(models, QUICK, data, data, seeds=[0], folder=tmp_path)
@@ -246,6 +247,7 @@ def test_latent_ode_recovers_a_linear_system() -> None:
             assert found["latent-ode"][case] < found[other][case] / 5, (case, other)
 
 
+@pytest.mark.slow
 def test_solver_check_sees_a_coarse_solver(data: Trajectory) -> None:
     fine = build("latent-ode", data.spec, dataclasses.replace(SMALL, solver="rk4:64"), key=jax.random.key(0))
     sharper = eqx.tree_at(

@@ -55,7 +55,7 @@ def left_in_words(units: Sequence[Work], workers: int) -> str:
     if not left:
         return "Nothing is left to run."
     unknown = sum(work.seconds is None for work in left)
-    least, more = time_left(left, workers), f" and those {unknown} whose length is not known" if unknown else ""
+    least, more = time_left(left, workers), f"; of {unknown} of them it is not known" if unknown else ""
     side = "one after the other" if workers == 1 else f"{workers} side by side"
     return f"To run: {len(left)}, about {in_words(least)} {side}{more}."
 
