@@ -127,4 +127,5 @@ def _compile_once() -> None:
         # A cache that cannot be written to is none; the work goes on.
         warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
         # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # what JAX sets for itself and its children
+            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
