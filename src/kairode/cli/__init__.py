@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import logging
 import os
 import platform
 import re
@@ -126,6 +127,7 @@ def _compile_once() -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
         # A cache that cannot be written to is none; the work goes on.
         warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.
         if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # what JAX sets for itself and its children
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
