@@ -1,7 +1,7 @@
 """What `kairode reproduce` prints and draws, from the records that are there."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def _inside(view: View, what: str) -> View:
 
 def _shown(what: str, view: View, patient: bool) -> Any:
     """One of them; its figures where JSON is wanted. The patient go on where records are missing."""
-    kinds = {"table1": _table1, "figure-schedule": _visits, "figure-mujoco": _robots}
+    kinds = {"table1": _table1, "figure-schedule": _with_table, "figure-mujoco": _with_table}
     one = kinds.get(what, _returns if what.startswith("table") else _figure)
     try:
         return one(what, view)
@@ -120,24 +120,18 @@ def _returns(what: str, view: View) -> Any:
     return found
 
 
-def _visits(what: str, view: View) -> Any:
-    from kairode.report.visits import gathered, print_visits
+def _with_table(what: str, view: View) -> Any:
+    """A figure that has a table too: return against visits, or the robots."""
+    from kairode.report import control, visits
 
-    folder = view.results / "visits"
+    figures: Callable[[Path], Any]
+    if what == "figure-schedule":
+        folder, figures, printed = view.results / "visits", visits.gathered, visits.print_visits
+    else:
+        folder, figures, printed = view.results / "control", control.mujoco_table, control.print_mujoco
     if view.json:
-        return gathered(folder)
-    print_visits(folder)
-    _drawn(view, what)
-    return None
-
-
-def _robots(what: str, view: View) -> Any:
-    from kairode.report.control import mujoco_table, print_mujoco
-
-    folder = view.results / "control"
-    if view.json:
-        return mujoco_table(folder)
-    print_mujoco(folder)
+        return figures(folder)
+    printed(folder)
     _drawn(view, what)
     return None
 
