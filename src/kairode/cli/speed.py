@@ -13,6 +13,8 @@ from kairode.errors import KairodeError
 def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
+    Example: kairode bench fit --save fit.json
+
     Args:
         name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
             those go), policy (decisions a second of learning), schedule (choosing the next visit), mpc (planning with
