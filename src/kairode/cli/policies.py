@@ -163,8 +163,6 @@ def schedule(
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
-    from kairode.envs.core import Discrete
-    from kairode.envs.zoo import ENVIRONMENTS, make
     from kairode.experiments.courses import course
     from kairode.experiments.scheduling import Wish, run_schedule
     from kairode.report.course import draw_course
@@ -183,21 +181,7 @@ def schedule(
         seed=seed,
     )
     still = quiet or json
-    if not run.exists() and str(run) in ENVIRONMENTS:
-        name, run = str(run), Path("runs") / f"{run}-latent-ode-seed0"
-        if not (run / "record.json").exists():  # no main job that is done: one of its own, without what is not needed
-            run = Path("runs") / f"{name}-latent-ode-visits-seed0"
-        if not isinstance(make(name).task.spec.actions, Discrete):
-            raise KairodeError(
-                f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
-            )
-        if not (run / "record.json").exists():
-            main_job(NamedOptions(model_free=0, visits=0), ControlOptions(), env=name, out=run, quiet=still)
-    if not run.exists():
-        raise KairodeError(
-            f"there is no folder {run}, and no environment of that name: give a folder of `kairode run` or `kairode "
-            f"rounds`, or one of {', '.join(ENVIRONMENTS)}."
-        )
+    run = _folder_of(run, still)
     with watching_practice(still) as tell:
         made, source, found = run_schedule(
             run,
@@ -216,3 +200,28 @@ def schedule(
     elif not quiet:
         print_schedule(made, spec)
         print(f"Return against visits: {folder / 'schedule.svg'}. One episode: {folder / 'patient.svg'}.")
+
+
+def _folder_of(run: Path, quiet: bool) -> Path:
+    """The folder of a run; for the name of an environment that of a main job, done first where there is none."""
+    from kairode.envs.core import Discrete
+    from kairode.envs.zoo import ENVIRONMENTS, make
+
+    if run.exists():
+        return run
+    name = str(run)
+    if name not in ENVIRONMENTS:
+        raise KairodeError(
+            f"there is no folder {run}, and no environment of that name: give a folder of `kairode run` or `kairode "
+            f"rounds`, or one of {', '.join(ENVIRONMENTS)}."
+        )
+    if not isinstance(make(name).task.spec.actions, Discrete):
+        raise KairodeError(
+            f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
+        )
+    whole, bare = (Path("runs") / f"{name}-latent-ode-{kind}seed0" for kind in ("", "visits-"))
+    if (whole / "record.json").exists():
+        return whole
+    if not (bare / "record.json").exists():  # a main job of its own, without what is not needed here
+        main_job(NamedOptions(model_free=0, visits=0), ControlOptions(), env=name, out=bare, quiet=quiet)
+    return bare
