@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kairode-cache-")
@@ -15,10 +15,18 @@ import kairode  # noqa: E402, F401, I001  sets what JAX needs before it starts
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+from kairode._xla import make_room  # noqa: E402
 
 # The tower: a whole number is a fine float.
 jaxtyping.install_import_hook("kairode", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True)
+def _room_for_programs() -> Iterator[None]:
+    """Hundreds of tests in one process compile more programs than it may hold."""
+    yield
+    make_room()
 
 
 @pytest.fixture

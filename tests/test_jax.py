@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from kairode._xla import make_room, memory_maps
+
 PLAIN = """
 import jax, jax.numpy as jnp, numpy as np
 rng = np.random.default_rng(0)
@@ -52,3 +54,22 @@ def test_the_bad_version_is_excluded() -> None:
     requirement = next(r for r in importlib.metadata.requires("kairode") or [] if re.match(r"jax[<>!=]", r))
     assert "!=0.10.2" in requirement
     assert importlib.metadata.version("jax") != "0.10.2"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of its memory map")
+def test_room_is_made_for_programs() -> None:
+    def compiled(n: int) -> float:
+        return float(jax.jit(lambda x: jnp.cumsum(jnp.sin(x))[-1])(jnp.ones(n)))
+
+    jax.clear_caches()
+    few = memory_maps()
+    first = compiled(100)
+    for n in range(1, 60):
+        compiled(n)
+    many = memory_maps()
+    assert many > few + 60
+    make_room(most=many)
+    assert memory_maps() == many, "there was room"
+    make_room(most=many - 1)
+    assert memory_maps() < (few + many) / 2
+    assert compiled(100) == first

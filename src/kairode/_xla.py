@@ -1,17 +1,26 @@
-"""Keep XLA from computing wrong sums on the CPU.
+"""Keep XLA from computing wrong sums on the CPU, and from crashing a long process.
 
-In JAX 0.10 a dot product fused with the sum that follows it gives wrong numbers beyond 32,768 rows (jax-ml/jax issue
-39103; 0.10.1, too, has it in a narrower form). The fault is in the library that XLA hands such fusions to, so hand it
-none of them; dot products alone stay with it. JAX 0.11 computes right and is left alone. It must be said before JAX
-starts its CPU backend, and `tests/test_jax.py` holds it.
+Wrong sums: in JAX 0.10 a dot product fused with the sum that follows it gives wrong numbers beyond 32,768 rows
+(jax-ml/jax issue 39103; 0.10.1, too, has it in a narrower form). The fault is in the library that XLA hands such
+fusions to, so hand it none of them; dot products alone stay with it. JAX 0.11 computes right and is left alone. It must
+be said before JAX starts its CPU backend.
+
+Crashes: on the CPU every compiled program takes entries of the process's memory map, and keeps them as long as JAX
+remembers it. Linux allows 65,530; the program that finds no room ends the process without a word.
+
+`tests/test_jax.py` holds both.
 """
 
+import gc
 import importlib.metadata
 import os
 import sys
 import warnings
+from pathlib import Path
 
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+MOST_MAPS = 20_000
+"""Of Linux's 65,530 for a process: what compiled programs may take before they are forgotten."""
 
 
 def avoid_wrong_sums() -> None:
@@ -28,3 +37,20 @@ def avoid_wrong_sums() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def make_room(most: int = MOST_MAPS) -> None:
+    """Forget all compiled programs where the memory map is filling; those still needed are compiled again."""
+    if memory_maps() > most:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+
+
+def memory_maps() -> int:
+    """Entries of this process's memory map; 0 where the system does not tell."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0

@@ -1,6 +1,7 @@
 """The command. Each subcommand is a function; what it needs is imported when it runs."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import logging
@@ -13,6 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -25,7 +27,7 @@ from kairode.cli.runs import run
 from kairode.cli.speed import bench
 from kairode.cli.study import study
 from kairode.cli.tables import reproduce
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError, Stopped, unknown
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run,
@@ -70,7 +72,7 @@ def main() -> None:
         print(overview())
         return
     try:
-        _helped() if {"-h", "--help"} & set(sys.argv[1:]) else _typed(sys.argv[1:])
+        _typed(sys.argv[1:])()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
@@ -89,28 +91,30 @@ def main() -> None:
         sys.exit(130)
 
 
-def _typed(words: list[str]) -> None:
-    tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
-        prog="kairode",
-        description=ABOUT,
-        args=words,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+def _typed(words: list[str]) -> Callable[[], None]:
+    """What the words ask for, not yet begun; help, and what is wrong with the words, is printed here."""
+    name, *rest = words
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    if "" in rest or any(re.fullmatch(r"--[\w-]+=", word) for word in rest):
+        raise KairodeError("an option was given nothing: leave it out, or give it a value.")
+    command = COMMANDS[name]
 
+    @functools.wraps(command)
+    def later(*args: Any, **options: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **options)
 
-def _helped() -> None:
-    """The help, without what says nothing: that an option may be None, and is None by default."""
-    shown = io.StringIO()
+    shown, wrong = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(shown):
-            _typed(sys.argv[1:])
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(wrong):
+            return tyro.cli(later, prog=f"kairode {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     finally:
         print(plain_help(shown.getvalue()), end="")
+        print(plain_help(wrong.getvalue()), end="", file=sys.stderr)
 
 
 def plain_help(text: str) -> str:
-    """With spaces in place of every None, so that frames stay whole."""
+    """Without what says nothing: spaces in place of every None, so that frames stay whole."""
     text = re.sub(r"\{None\}\|(\S+)", lambda found: found[1] + " " * len("{None}|"), text)
     return re.sub(r"\(default:(\s+(?:│\n│\s+)?)(None)?\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), text)
 

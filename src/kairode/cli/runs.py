@@ -2,9 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from tyro.conf import arg
+from tyro.conf import OmitArgPrefixes
 
 from kairode.cli.common import Environment, Quiet, fields_of
 from kairode.errors import KairodeError
@@ -12,8 +12,8 @@ from kairode.experiments.options import ControlOptions, NamedOptions
 
 
 def run(
-    named: Annotated[NamedOptions, arg(name="")],
-    control: Annotated[ControlOptions, arg(name="")],
+    named: OmitArgPrefixes[NamedOptions],
+    control: OmitArgPrefixes[ControlOptions],
     env: Environment = "hiv",
     model: str = "latent-ode",
     paper: bool = False,
@@ -45,8 +45,8 @@ def run(
     Example: kairode run hopper --model free --seeds 3
 
     Args:
-        named: for named actions.
-        control: for controls.
+        named: for systems with named actions (gridworld, acrobot, hiv, hiv-partial).
+        control: for systems with controls (pendulum, swimmer, hopper, half-cheetah).
         env: name of the environment (see `kairode envs`).
         model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn; for controls also free,
             which plans nothing and follows its actor.

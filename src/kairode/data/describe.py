@@ -36,7 +36,7 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
     return Spec(
         name=given["environment"],
         observations=tuple(
-            Variable(v["name"], v["unit"], float(v["low"]), float(v["high"]), v.get("relative", False))
+            Variable(**{**v, "low": float(v["low"]), "high": float(v["high"]), "log": _tuples(v.get("log"))})
             for v in given["observations"]
         ),
         actions=kind(**{key: tuple(values) for key, values in actions.items()}),

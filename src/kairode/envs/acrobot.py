@@ -5,6 +5,7 @@ has, observed as angles and angular velocities.
 """
 
 import math
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -80,6 +81,8 @@ class AcrobotTask(Task):
 class Acrobot(Environment):
     """Both links hang down at first; three torques; intervals of 0.2 to 1.0 s."""
 
+    deterministic: ClassVar[bool] = True
+
     substep: float = 0.02
     """Longest step of the RK4 integration, s; math.inf takes one step per interval (published run)."""
     intervals: tuple[float, float] = eqx.field(default=(0.2, 1.0), converter=tuple)
@@ -124,6 +127,10 @@ class Acrobot(Environment):
     def observe(self, state: Float[Array, "4"]) -> Obs:
         """Everything."""
         return state
+
+    def restored(self, obs: Obs) -> Float[Array, "4"]:
+        """The observation itself."""
+        return obs
 
     def interval(self, state: Float[Array, "4"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
         """Uniform on multiples of 0.2 s."""

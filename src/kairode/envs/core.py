@@ -6,7 +6,7 @@ Everything is written for one example; `vmap` at the call site.
 import abc
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,6 +33,19 @@ class Variable:
     high: float = math.inf
     relative: bool = False
     """Whether only its changes matter, to the dynamics and to the reward: a place on an endless plane."""
+    log: tuple[float, float] | None = None
+    """Mean and standard deviation of the log10, where the number is a quantity's standardised logarithm."""
+    quantity_unit: str = ""
+    """The unit of that quantity."""
+
+    def quantity(self, values: np.ndarray) -> np.ndarray:
+        """The values as people read them: the quantity behind a logarithm, all others as they are."""
+        return values if self.log is None else 10.0 ** (values * self.log[1] + self.log[0])
+
+    @property
+    def read_in(self) -> str:
+        """The unit that people read."""
+        return self.unit if self.log is None else self.quantity_unit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +191,9 @@ class Environment(eqx.Module):
     """A semi-Markov decision process in pure JAX: a task and its dynamics."""
 
     task: eqx.AbstractVar[Task]
+    deterministic: ClassVar[bool] = False
+    """Whether nothing random happens between decisions (nor at the start, unless `restored` knows the state), so that a
+    course can be run again."""
 
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
@@ -194,6 +210,10 @@ class Environment(eqx.Module):
     @abc.abstractmethod
     def transition(self, state: State, action: Action, tau: Tau, *, key: Key[Array, ""]) -> State:
         """The state after the action was held for tau, p(s' | s, a, tau)."""
+
+    def restored(self, obs: Obs) -> State | None:
+        """The state behind an observation; None where it does not show the state whole."""
+        return None
 
     def course(self, state: State, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
         """The states passed through at several times (ascending) while the action is held, time in front."""

@@ -5,7 +5,7 @@ control approaches", with its parameters; reward and intervals are the paper's.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -67,6 +67,11 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
+def _variable(name: str) -> Variable:
+    i = MARKERS.index(name)
+    return Variable(name, "log10 per ml, standardised", log=(LOG_MEAN[i], LOG_STD[i]), quantity_unit="per ml")
+
+
 class HIVTask(Task):
     """Few viruses, many cytotoxic cells, little medicine."""
 
@@ -104,6 +109,8 @@ class HIVTask(Task):
 class HIV(Environment):
     """A patient, from the unhealthy steady state, for 1000 days."""
 
+    deterministic: ClassVar[bool] = True
+
     observed: tuple[str, ...] = eqx.field(default=MARKERS, converter=tuple)
     """The markers a visit measures; `hiv-partial` leaves out the infected cells T1* and T2*."""
     steps_per_day: float = 24.0
@@ -139,7 +146,7 @@ class HIV(Environment):
         days = [day for row in self.visits for pair in row for day in pair]
         spec = Spec(
             name="hiv" if self.observed == MARKERS else "hiv-partial",
-            observations=tuple(Variable(name, "log10 per ml, standardised") for name in self.observed),
+            observations=tuple(map(_variable, self.observed)),
             actions=Discrete(tuple(TREATMENTS)),
             intervals=Intervals(min(days), max(days), step=1),
             time_unit="day",
@@ -160,10 +167,10 @@ class HIV(Environment):
         standardised = (jnp.log10(state) - jnp.array(LOG_MEAN, state.dtype)) / jnp.array(LOG_STD, state.dtype)
         return standardised[jnp.array([MARKERS.index(name) for name in self.observed])]
 
-    def restored(self, obs: Obs) -> Float[Array, "6"]:
+    def restored(self, obs: Obs) -> Float[Array, "6"] | None:
         """The state behind an observation of all markers."""
         if self.observed != MARKERS:
-            raise KairodeError(f"the state of a patient is not seen in {', '.join(self.observed)} alone.")
+            return None
         return 10 ** (obs * jnp.array(LOG_STD, obs.dtype) + jnp.array(LOG_MEAN, obs.dtype))
 
     def interval(self, state: Float[Array, "6"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:

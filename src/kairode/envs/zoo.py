@@ -53,6 +53,7 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
     for field in fields:
         if field not in known:
             raise unknown("field", field, known, where=f"of the environment '{name}'")
+    _check_words(name, _class(constructor), fields)
     try:
         published = PAPER.get(name, {}) if setting == "paper" else {}
         env = constructor(**{**published, **{field: _plain(value) for field, value in fields.items()}})
@@ -61,6 +62,16 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
         given = ", ".join(f"{field}={value!r}" for field, value in fields.items())
         raise KairodeError(f"a field of '{name}' is of the wrong kind ({given}): {error}.") from error
     return env
+
+
+def _check_words(name: str, kind: type, given: dict[str, Any]) -> None:
+    """Refuse a word where a field holds something else."""
+    for field in dataclasses.fields(kind):
+        value, usual = given.get(field.name), field.default
+        if isinstance(value, str) and not isinstance(usual, str):
+            example = "" if usual is None or usual is dataclasses.MISSING else f" such as {usual}"
+            wanted = "several values" if isinstance(usual, tuple) else "a number"
+            raise KairodeError(f"{field.name} of '{name}' takes {wanted}{example}, got '{value}'.")
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from kairode._xla import make_room
 from kairode.agents.evaluate import evaluate
 from kairode.data.files import check_target, whole
 from kairode.data.policy import Policy
@@ -166,6 +167,7 @@ class _Run:
                 if since % config.epoch == 0 and since // config.epoch == crew.epoch:
                     if config.model != FREE:
                         self._say("fitting", crew.decisions)
+                    make_room()
                     fitted = crew.begin_epoch()
                     if fitted:
                         self.fits.append({"decisions": crew.decisions, **fitted})

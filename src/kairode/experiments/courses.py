@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from kairode.data import Trajectory
 from kairode.data.describe import spec_to_dict
-from kairode.envs import HIV, Environment, HostEnvironment
-from kairode.envs.hiv import MARKERS
+from kairode.envs import Environment, HostEnvironment
+from kairode.envs.core import Spec
 from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
@@ -38,40 +38,32 @@ def course(
     steps = min(int(episode.length), most or int(episode.length))
     decisions, seen = np.asarray(episode.time)[: steps + 1], np.asarray(episode.observation)[: steps + 1]
     time, between = decisions, seen
-    if isinstance(env, HIV):
+    if isinstance(env, Environment) and env.deterministic:
         time, between = between_decisions(env, episode, points)
         time, between = time[: steps * points + 1], between[: steps * points + 1]
     spec = episode.spec
     found: Course = {
         "spec": {name: spec_to_dict(spec)[name] for name in ("environment", "time_unit", "actions")},
-        "variables": [_variable(env, variable) for variable in spec.observations],
+        "variables": [{"name": v.name, "unit": v.read_in, "log": v.log is not None} for v in spec.observations],
         "decisions": _short(decisions),
-        "seen": _short(_readable(env, spec, seen)),
+        "seen": _short(_readable(spec, seen)),
         "actions": _short(np.asarray(episode.action)[:steps]),
         "intervals": _short(np.asarray(episode.interval)[:steps]),
         "time": _short(time),
-        "true": _short(_readable(env, spec, between)),
+        "true": _short(_readable(spec, between)),
     }
     if model is not None:
         times, values = (expected if kind == "expected" else predicted)(model, episode, points)
         found |= {
             "kind": kind,
             "model_time": _short(times[:steps]),
-            "model": _short(_readable(env, spec, values[:steps])),
+            "model": _short(_readable(spec, values[:steps])),
         }
     return found
 
 
-def _variable(env: Any, variable: Any) -> dict[str, Any]:
-    counted = isinstance(env, HIV)
-    return {"name": variable.name, "unit": "per ml" if counted else variable.unit, "log": counted}
-
-
-def _readable(env: Any, spec: Any, seen: np.ndarray) -> np.ndarray:
-    """Counts per ml in place of HIV's standardised logarithms."""
-    if not isinstance(env, HIV):
-        return seen
-    return np.stack([np.asarray(env.task.marker(variable.name, seen)) for variable in spec.observations], -1)
+def _readable(spec: Spec, seen: np.ndarray) -> np.ndarray:
+    return np.stack([v.quantity(seen[..., i]) for i, v in enumerate(spec.observations)], -1)
 
 
 def _short(values: Any) -> Any:
@@ -85,21 +77,20 @@ def _short(values: Any) -> Any:
 def between_decisions(
     env: Environment, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
-    """Times and observations between decisions, by running the true dynamics again (of a deterministic environment).
+    """Times and observations between decisions, by running a deterministic environment's dynamics again.
 
     From every decision anew, where the state is seen: a patient between health and sickness goes either way by the last
     digit. Where it is not, from the start.
     """
     parts = _parts(points)
     start = env.reset(key=jax.random.key(0))
-    seen_whole = isinstance(env, HIV) and len(env.observed) == len(MARKERS)
 
     @eqx.filter_jit
     def run(observations: Array, actions: Array, intervals: Array) -> Array:
         def hold(state: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
             obs, action, tau = decision
-            if seen_whole and isinstance(env, HIV):
-                state = env.restored(obs)
+            known = env.restored(obs)
+            state = state if known is None else known
             at = partial(env.transition, state, action, key=jax.random.key(0))
             states = jax.vmap(at)(parts * tau)
             return jax.tree.map(lambda x: x[-1], states), jax.vmap(env.observe)(states)

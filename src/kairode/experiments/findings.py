@@ -10,7 +10,6 @@ from kairode.agents.perception import Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
-from kairode.envs import HIV
 from kairode.envs.core import Discrete, Environment
 from kairode.experiments.courses import course
 from kairode.experiments.studies import short
@@ -85,7 +84,5 @@ def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[s
     spec = env.task.spec
     variable = next(variable for variable in spec.observations if variable.name == name)
     line = points[:, 0] if which == 0 else points[0]
-    if isinstance(env, HIV):
-        return {"name": name, "unit": "per ml", "log": True, "at": short(np.asarray(env.task.marker(name, line)), 4)}
-    at = line[:, [v.name for v in spec.observations].index(name)]
-    return {"name": name, "unit": variable.unit, "log": False, "at": short(at, 4)}
+    at = variable.quantity(line[:, spec.observations.index(variable)])
+    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": short(at, 4)}

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kairode._xla import make_room
 from kairode.agents.dqn import DQNSettings, new_learner, remember
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.learn import practise
@@ -189,6 +190,7 @@ def run_rounds(
             # Last, so that what is written of a round that a kill cut short is written again.
             checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
             tell(found)
+            make_room()
             if asked():
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
     assert standing is not None

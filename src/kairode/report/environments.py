@@ -12,17 +12,27 @@ from kairode._gymnasium import IDS
 from kairode.envs import Discrete, make
 from kairode.envs.zoo import describe
 
+WIDE = 76
+"""Columns from which on all of them fit into a table."""
+
 
 def list_environments() -> None:
     """A table of all of them."""
+    console = Console()
     table = Table("name", "sees", "actions", "interval", "Gymnasium id", box=SIMPLE_HEAD, pad_edge=False)
     for gym_id, name in IDS.items():
         spec = make(name).task.spec
         actions = f"{spec.actions.n} {'named' if isinstance(spec.actions, Discrete) else 'controls'}"
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
+        if console.width < WIDE:
+            console.print(
+                f"[bold]{name}[/bold]\n  sees {len(spec.observations)}; actions: {actions}\n"
+                f"  every {interval}\n  {gym_id}",
+                highlight=False,
+            )
         table.add_row(name, f"{len(spec.observations)}", actions, interval, gym_id)
-    console = Console()
-    console.print(table)
+    if console.width >= WIDE:
+        console.print(table)
     console.print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).", highlight=False)
 
 
