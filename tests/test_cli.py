@@ -56,6 +56,11 @@ def test_collect(typed, tmp_path) -> None:
         (["collect", "hiv", "--out", "x.parquet", "--setting", "their"], "unknown setting 'their'"),
         (["collect", "hiv", "--out", "."], "error: cannot write '.': it is a folder."),
         (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
+        (["runn", "hiv"], "error: unknown command 'runn'. Did you mean 'run'?"),
+        (["run", "hiv", "--out", ""], "error: an option was given nothing"),
+        (["run", "hiv", "--out="], "error: an option was given nothing"),
+        (["run", "hiv", "--set", "horizon=abc"], "error: horizon of 'hiv' takes a number such as 1000.0, got 'abc'."),
+        (["run", "hiv", "--set", "observed=V"], "error: observed of 'hiv' takes several values such as ('T1',"),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, words: list[str], message: str) -> None:
@@ -82,6 +87,25 @@ def test_missing_arguments_and_help(typed) -> None:
     code, out, _ = typed("collect", "--help")
     assert code == 0
     assert "kairode collect hiv --episodes 100" in out
+    assert "None" not in out
+
+
+def test_a_wrong_option_is_answered_by_its_own_command(typed) -> None:
+    code, _, err = typed("run", "hiv", "--epsiodes", "4")
+    assert code == 2
+    assert "--episodes" in err
+    assert "None" not in err
+    assert "collect" not in err, "which has an option of that name too"
+
+
+def test_environments_on_a_narrow_terminal(typed, monkeypatch) -> None:
+    _, wide, _ = typed("envs")
+    assert "Gymnasium id" in wide
+    monkeypatch.setattr("rich.console.Console.width", 40)
+    _, narrow, _ = typed("envs")
+    for name in ("half-cheetah", "kairode/WindyGridworld-v0"):
+        assert name in narrow
+    assert "…" not in narrow
 
 
 def test_installed_command() -> None:

@@ -32,7 +32,7 @@ class View:
 
     def path(self, what: str) -> Path:
         """File of a figure."""
-        return self.out or Path(f"{what}{'-quick' * (self.scope.budget == 'quick')}.svg")
+        return self.out or self.scope.runs / "reproduce" / f"{what}.svg"
 
 
 def show(what: str, view: View, units: Sequence[Work], patient: bool = False) -> None:

@@ -29,7 +29,8 @@ def print_plan(units: Sequence[Work], workers: int) -> None:
         show(["to run", "state", "needs", "estimated"], rows)
     runs = [work for work in units if work.words]
     done = len(runs) - len(left)
-    print(f"{done} of {len(runs)} runs are done already. {left_in_words(units, workers)}")
+    before = f"{done} of {len(runs)} runs are done already. " if runs else ""
+    print(before + left_in_words(units, workers))
 
 
 def _stem(name: str) -> str:

@@ -15,6 +15,8 @@ from kairode.errors import KairodeError
 from kairode.experiments.paper import RETURNS
 from kairode.experiments.returns import ENVS, STUDIES, TRANSFER
 from kairode.experiments.studies import ORACLE, key
+from kairode.report.listing import cells as marked
+from kairode.report.listing import for_terminal
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
 """Returns are shown in these units, as in the paper."""
@@ -74,18 +76,8 @@ def _tau(what: str, env: str) -> str:
 
 def _column(cells: dict[str, Any], unit: float) -> dict[str, str]:
     """A cell's text for each model: the best model in bold, the number of seeds where it is not five."""
-    known = {model: cell[0] for model, cell in cells.items() if cell is not None and model != ORACLE}
-    best = max(known, key=lambda model: known[model]) if len(known) > 1 else None
-    texts = {}
-    for model, cell in cells.items():
-        if cell is None:
-            texts[model] = "-"
-            continue
-        mean, std, n = cell
-        spread = "" if n == 1 else f" ± {std / unit:.2f}"
-        text = f"{mean / unit:.2f}{spread}" + (f" ({n})" if n != 5 else "")
-        texts[model] = f"[bold]{text}[/bold]" if model == best else text
-    return texts
+    scaled = {model: cell and (cell[0] / unit, cell[1] / unit, cell[2]) for model, cell in cells.items()}
+    return dict(zip(scaled, map(for_terminal, marked(scaled, list(scaled))), strict=True))
 
 
 def _print_partial(console: Console, found: dict[str, Any]) -> None:

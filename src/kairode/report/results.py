@@ -1,8 +1,7 @@
 """Every table of the paper and of what goes past it, as heads and rows of text, from the records alone."""
 
-import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +15,16 @@ from kairode.experiments.paper import RETURNS
 from kairode.experiments.studies import ORACLE, key
 from kairode.models.zoo import PAPER_MODELS
 from kairode.report.control import mujoco_figure
+from kairode.report.listing import Listing, cells, spread
 from kairode.report.policies import curves_figure, rounds_figure, values_figure
+from kairode.report.together import runs_listing
 from kairode.report.visits import LABELS, gathered, visits_figure
 
+MAIN = "run-hiv"
+"""The one that is no table of the paper."""
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
 """Returns are shown in these units, as in the paper."""
 SETTINGS = {"paper": "paper's settings", "ours": "our settings"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Listing:
-    """A table: cells are text, the best ones between two pairs of stars."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-
-    def markdown(self) -> str:
-        """As Markdown."""
-        lines = [self.heads, ["---"] * len(self.heads), *self.rows]
-        said = f"\n\n*{self.caption}*" if self.caption else ""
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + said
-
-
-def _cells(pairs: dict[str, Any], names: Sequence[str], least: bool = False) -> list[str]:
-    """Mean ± std by name, the best of the models in bold, and the number of seeds where it is not five."""
-    known = {name: pairs[name][0] for name in names if pairs.get(name) is not None and name != ORACLE}
-    pick = min if least else max
-    best = pick(known, key=lambda name: known[name]) if len(known) > 1 else None
-    texts = []
-    for name in names:
-        if pairs.get(name) is None:
-            texts.append("")
-            continue
-        mean, std, n = pairs[name]
-        text = _text(mean, std, n, 3 if least else 2)
-        texts.append(f"**{text}**" if name == best else text)
-    return texts
-
-
-def _text(mean: float, std: float, n: int | None, digits: int = 2, usual: int = 5) -> str:
-    """Mean ± std, and the number of seeds where it is not the usual one (one has no spread)."""
-    spread = "" if n == 1 else f" ± {std:.{digits}f}"
-    return f"{mean:.{digits}f}{spread}" + (f" ({n})" if n not in (None, usual) else "")
 
 
 def first_table(results: Path) -> Listing:
@@ -73,8 +39,8 @@ def first_table(results: Path) -> Listing:
         beside = table1.ROWS[row].paper
         if beside is not None:
             published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
-            rows.append([row, "paper", *_cells(published, PAPER_MODELS, least=True)])
-        rows.append(["" if beside else row, "ours", *_cells(ours, PAPER_MODELS, least=True)])
+            rows.append([row, "paper", *cells(published, PAPER_MODELS, least=True)])
+        rows.append(["" if beside else row, "ours", *cells(ours, PAPER_MODELS, least=True)])
     return Listing(
         ["", "", *PAPER_MODELS],
         rows,
@@ -91,11 +57,11 @@ def returns_table(what: str, results: Path) -> Listing:
         for tau in taus:
             label = env if not tau else f"{env}, every {tau:g}"
             published = RETURNS["own"][env] if not tau else RETURNS["regular"][env][key(tau)]
-            rows.append([label, "paper", *_cells({m: (*pair, None) for m, pair in published.items()}, names)])
+            rows.append([label, "paper", *cells({m: (*pair, None) for m, pair in published.items()}, names)])
             for setting, words in SETTINGS.items():
                 pairs = {model: _pair(results, setting, env, model, tau) for model in names}
                 if any(pairs.values()):
-                    rows.append(["", words, *_cells(pairs, names)])
+                    rows.append(["", words, *cells(pairs, names)])
     caption = "Mean ± std over five seeds (in brackets the number where it is another); HIV discounted, in 1e7."
     return Listing(["", "", *names], rows, caption)
 
@@ -111,7 +77,7 @@ def partial_table(results: Path) -> Listing:
     for row, published in RETURNS["partial"].items():
         env, model, latent = returns.PARTIAL[row]
         pairs = [(*published, None), *(_pair(results, setting, env, model, 0.0, latent) for setting in SETTINGS)]
-        rows.append([row, *("" if pair is None else _text(*pair) for pair in pairs)])
+        rows.append([row, *("" if pair is None else spread(*pair) for pair in pairs)])
     return Listing(
         ["policy", "paper", *SETTINGS.values()],
         rows,
@@ -157,19 +123,19 @@ def robots_table(results: Path) -> Listing:
     rows: list[list[str]] = []
     chance: list[str] = []
     for model in (*reversed(PAPER_MODELS), FREE):
-        cells, decisions = [], ""
+        shown, decisions = [], ""
         for env in ROBOTS:
             path = results / "control" / f"{env}-{model}.json"
             if not path.exists():
-                cells.append("")
+                shown.append("")
                 continue
             made = json.loads(path.read_text())
             decisions = f"{made['config']['decisions']:,}"
             mean, std = made["figures"]["return"], made["figures"]["return_std"]
-            cells.append(_text(mean, std, made["config"]["seeds"], digits=1 if abs(mean) < 100 else 0, usual=3))
+            shown.append(spread(mean, std, made["config"]["seeds"], digits=1 if abs(mean) < 100 else 0, usual=3))
             if len(chance) < len(ROBOTS):
                 chance.append(f"{made['figures']['random']['return']:.3g}")
-        rows.append([f"{model} + MPC" if model != FREE else "DDPG, no model", decisions, *cells])
+        rows.append([f"{model} + MPC" if model != FREE else "DDPG, no model", decisions, *shown])
     rows.append(["random", "", *chance])
     return Listing(
         ["", "decisions", *ROBOTS],
@@ -178,7 +144,14 @@ def robots_table(results: Path) -> Listing:
     )
 
 
+def main_job(results: Path) -> Listing:
+    """What `kairode run hiv` comes to, a row for each seed."""
+    path = results / "run-hiv-seeds.json"
+    return runs_listing(json.loads(path.read_text())) if path.exists() else Listing(["seed"], [])
+
+
 LISTINGS: dict[str, Callable[[Path], Listing]] = {
+    MAIN: main_job,
     "table1": first_table,
     "table2a": lambda results: returns_table("table2a", results),
     "table2b": lambda results: returns_table("table2b", results),
@@ -188,7 +161,7 @@ LISTINGS: dict[str, Callable[[Path], Listing]] = {
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,
 }
-"""By the name that `kairode reproduce` knows."""
+"""By the name that `kairode reproduce` knows; the main job is `kairode run hiv`."""
 
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "figure-values": lambda results: values_figure(results / "policies"),
@@ -200,6 +173,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
 }
 """Those of the paper, and of the rounds that go past it."""
 TITLES = {
+    MAIN: "The main job on HIV, seed by seed",
     "table1": "Table 1: state prediction error",
     "table2a": "Table 2a: return on the environment's own schedule",
     "figure-values": "Figure: value functions over the gridworld",

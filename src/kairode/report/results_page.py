@@ -10,7 +10,7 @@ from kairode.data.files import whole
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.figures import save_figure
-from kairode.report.results import FIGURES, LISTINGS, TITLES
+from kairode.report.results import FIGURES, LISTINGS, MAIN, TITLES
 
 WORDS = {
     "figure-values": "Value functions over the gridworld, a panel for each model and the oracle, scaled to its range.",
@@ -60,10 +60,12 @@ def _section(name: str, results: Path) -> str:
         if name in LISTINGS:
             listed = LISTINGS[name](results)
             shown = page.table(listed.heads, listed.rows, listed.caption)
-            parts.append(page.folded("In numbers", shown) if name in FIGURES else shown)
+            if listed.rows:
+                parts.append(page.folded("In numbers", shown) if name in FIGURES else shown)
     except KairodeError:
         return ""
-    return page.section(TITLES[name], *parts, page.code(f"kairode reproduce {name}"))
+    command = "kairode run hiv --seed 0" if name == MAIN else f"kairode reproduce {name}"
+    return page.section(TITLES[name], *parts, page.code(command)) if parts else ""
 
 
 def _origin(results: Path) -> str:

@@ -8,23 +8,23 @@ from rich.console import Console
 from rich.table import Table
 
 from kairode.experiments.table1 import PAPER, ROWS
+from kairode.report.listing import cells as marked
+from kairode.report.listing import for_terminal
 
 
 def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> None:
     """State prediction error, mean and std over seeds; the lowest of a row in bold."""
     models = list(next(iter(found.values())))
-    table = Table("", "", *models, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("", "", "paper", "ours"):
+        table.add_column(title, no_wrap=True)
     for row, cells in found.items():
-        best = min(cell["mean"] for cell in cells.values())
-        table.add_row(row, "ours", *(_cell(cell["mean"], cell["std"], cell["mean"] == best) for cell in cells.values()))
         beside = ROWS[row].paper
-        if beside is None:
-            table.add_section()
-            continue
-        published = PAPER[beside]
-        least = min(mean for mean, _ in published.values())
-        known = [published.get(model) for model in models]
-        table.add_row("", "paper", *("" if pair is None else _cell(*pair, pair[0] == least) for pair in known))
+        published = {model: (*pair, None) for model, pair in PAPER[beside].items()} if beside else {}
+        ours = {model: (cell["mean"], cell["std"], cell["n"]) for model, cell in cells.items()}
+        columns = zip(models, _column(published, models), _column(ours, models), strict=True)
+        for i, (model, paper, here) in enumerate(columns):
+            table.add_row("" if i else row, model, paper, here)
         table.add_section()
     console = Console()
     console.print("State prediction error (open loop from the first observation), mean ± std over seeds")
@@ -38,6 +38,5 @@ def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> 
     )
 
 
-def _cell(mean: float, std: float, best: bool) -> str:
-    text = f"{mean:.3f} ± {std:.3f}"
-    return f"[bold]{text}[/bold]" if best else text
+def _column(pairs: dict[str, Any], models: list[str]) -> list[str]:
+    return [for_terminal(cell) for cell in marked(pairs, models, least=True)]
