@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kairode.experiments.fitting import fit
     from kairode.experiments.learning import learn
     from kairode.experiments.pilots import load_policies
+    from kairode.experiments.turns import take_turns
     from kairode.models import DynamicsModel, predict
     from kairode.planning.schedule import best_intervals
     from kairode.planning.world import imagine
@@ -42,6 +43,7 @@ _HOMES = {
     "kairode.experiments.fitting": ("fit",),
     "kairode.experiments.learning": ("learn",),
     "kairode.experiments.pilots": ("load_policies",),
+    "kairode.experiments.turns": ("take_turns",),
 }
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "read",
     "save_policy",
     "steer",
+    "take_turns",
     "write",
 ]
 

@@ -116,47 +116,89 @@ def practise(
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
     run = json.loads(json.dumps(what))
     state = _new_state(enter(rooms, settings, episodes, seeds) if begun is None else begun)
-    state, curve, earlier = _resumed(state, run, folder)
-    started = saved = time.perf_counter()
-    pause = SAVE_SECONDS
-
-    def spent() -> float:
-        return earlier + time.perf_counter() - started
-
-    def keep() -> None:
-        if folder is not None:
-            checkpoint.save(folder, state, run=run, curve=curve, seconds=round(spent(), 2))
-
-    def ended() -> bool:
-        return bool(finished(state.practice).all())
-
+    session = _Session(*_resumed(state, run, folder), run, folder)
     with interrupts() as asked:
-        while not ended():
-            taken = int(state.practice.decisions.max())
+        while not session.ended:
+            taken = session.decisions
             some = min(chunk, every - taken % every)
-            practice = advance((settings, rooms, some), state.practice)
-            state = eqx.tree_at(lambda s: s.practice, state, practice)
+            session.go_on(settings, rooms, some)
             figures = None
-            if look is not None and ((taken + some) % every == 0 or ended()):
-                state, figures = _looked(state, look)
-                curve.append(_point(state.practice, figures, spent()))
-            tell(_report(state.practice, figures, spent()))
-            stop, late = asked(), time.perf_counter() - started > until
-            if stop or time.perf_counter() - saved > pause:
-                before = time.perf_counter()
-                keep()
-                saved = time.perf_counter()
-                pause = max(SAVE_SECONDS, 20 * (saved - before))  # many replays take long to write
-            if stop and not ended():
+            if look is not None and ((taken + some) % every == 0 or session.ended):
+                figures = session.look(look)
+            tell(_report(session.state.practice, figures, session.seconds))
+            stop, late = asked(), session.lasted > until
+            if stop or session.due:
+                session.keep()
+            if stop and not session.ended:
                 raise Stopped(
                     "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
                 )
             if late:
                 break
-        keep()
+        session.keep()
         if asked() and folder is not None:
             raise Stopped("interrupted after the last decision, saved.")
-    return _result(state, curve, seeds, folder, spent())
+    return _result(session.state, session.curve, seeds, folder, session.seconds)
+
+
+@dataclasses.dataclass
+class _Session:
+    """A practice under way: where it stands, its curve, its time, its checkpoints."""
+
+    state: _State
+    curve: list[dict[str, Any]]
+    earlier: float
+    """Seconds that were spent before this process."""
+    run: dict[str, Any]
+    folder: Path | None
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+    saved: float = dataclasses.field(default_factory=time.perf_counter)
+    pause: float = SAVE_SECONDS
+
+    @property
+    def lasted(self) -> float:
+        """Seconds of this process."""
+        return time.perf_counter() - self.started
+
+    @property
+    def seconds(self) -> float:
+        """Of this process and those before."""
+        return self.earlier + self.lasted
+
+    @property
+    def decisions(self) -> int:
+        """Of the agent that has taken most."""
+        return int(self.state.practice.decisions.max())
+
+    @property
+    def ended(self) -> bool:
+        """Whether all agents have done with it."""
+        return bool(finished(self.state.practice).all())
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.perf_counter() - self.saved > self.pause
+
+    def go_on(self, settings: DQNSettings, rooms: tuple[Room, ...], count: int) -> None:
+        """Some decisions of all agents, in one compiled call."""
+        practice = advance((settings, rooms, count), self.state.practice)
+        self.state = eqx.tree_at(lambda s: s.practice, self.state, practice)
+
+    def look(self, look: Look) -> dict[str, Any]:
+        """A point of the curve; its figures."""
+        self.state, figures = _looked(self.state, look)
+        self.curve.append(_point(self.state.practice, figures, self.seconds))
+        return figures
+
+    def keep(self) -> None:
+        """Write a checkpoint."""
+        if self.folder is None:
+            return
+        before = time.perf_counter()
+        checkpoint.save(self.folder, self.state, run=self.run, curve=self.curve, seconds=round(self.seconds, 2))
+        self.saved = time.perf_counter()
+        self.pause = max(SAVE_SECONDS, 20 * (self.saved - before))  # many replays take long to write
 
 
 def _new_state(practice: Practice) -> _State:

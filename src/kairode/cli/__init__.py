@@ -72,7 +72,7 @@ def main() -> None:
         print(overview())
         return
     try:
-        _typed(sys.argv[1:])()
+        asked_for(sys.argv[1:])()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
@@ -91,7 +91,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _typed(words: list[str]) -> Callable[[], None]:
+def asked_for(words: list[str]) -> Callable[[], None]:
     """What the words ask for, not yet begun; help, and what is wrong with the words, is printed here."""
     name, *rest = words
     if name not in COMMANDS:

@@ -64,6 +64,13 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
     return env
 
 
+def own_fields(env: Any) -> dict[str, Any]:
+    """The fields in which an environment differs from what its name makes; none where it is none of ours."""
+    spec = env.task.spec
+    usual = dict(make(spec.name).task.spec.settings) if spec.name in ENVIRONMENTS else {}
+    return {name: value for name, value in spec.settings if name in usual and value != usual[name]}
+
+
 def _check_words(name: str, kind: type, given: dict[str, Any]) -> None:
     """Refuse a word where a field holds something else."""
     for field in dataclasses.fields(kind):

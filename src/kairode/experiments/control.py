@@ -16,7 +16,7 @@ from kairode._xla import make_room
 from kairode.agents.evaluate import evaluate
 from kairode.data.files import check_target, whole
 from kairode.data.policy import Policy
-from kairode.envs import ENVIRONMENTS, make
+from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.errors import KairodeError, Stopped
@@ -107,9 +107,7 @@ def steer(
     spec = env.task.spec
     _check_controls(spec)
     config = with_options(spec.name, model, decisions=decisions, agent=agent, seed=seed, **options)
-    usually = dict(make(spec.name).task.spec.settings) if spec.name in ENVIRONMENTS else {}
-    own = {name: value for name, value in spec.settings if name in usually and value != usually[name]}
-    config = dataclasses.replace(config, fields=own)
+    config = dataclasses.replace(config, fields=own_fields(env))
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         same_config(config, Path(place), free=("decisions", "test"))
         run = _Run(config, env, Path(place), tell)

@@ -142,13 +142,7 @@ def learn_more(
     **options: Any,
 ) -> Learned:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
-    if not isinstance(env, Environment | Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
-    if data is not None and not isinstance(data, Trajectory):
-        raise KairodeError(f"data must be experience, from kairode.collect or kairode.read, got {data!r}.")
-    task = env if isinstance(env, Task) else env.task
-    if not isinstance(task.spec.actions, Discrete):
-        raise KairodeError(f"policies are learned for named actions so far; those of '{task.spec.name}' are controls.")
+    task = _checked_task(env, data)
     chosen, settings = _chosen(task.spec.name, options)
     timing = as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
@@ -156,19 +150,7 @@ def learn_more(
     if chosen.branch is not None and not branching and "target_every" not in options:
         # Episodes are whole, so fewer lie between two renewals.
         settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
-    judge: Environment | None = None
-    perception: Perception = Plain()
-    if models is not None:
-        world, judge = _worlds(members, env, chosen, data, branching)
-        place: Environment = world
-        if latent:
-            perception = Latent(dataclasses.replace(members[0], spec=world.models.spec))
-    elif latent:
-        raise KairodeError("a latent policy needs a model: there is none.")
-    elif isinstance(env, Environment):
-        place = env
-    else:
-        raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
+    place, judge, perception = _where(None if models is None else members, env, chosen, data, branching, latent)
     given = timing if isinstance(timing, Chosen) else schedule
     if accrue or isinstance(timing, Chosen):
         accrue = True
@@ -181,9 +163,8 @@ def learn_more(
         raise KairodeError(f"episodes must be a whole number of at least 1, got {count}.")
     begun = enter([room], settings, count, [seed])
     if branching and data is not None and isinstance(timing, Own | Fixed):
-        held = float(timing.tau) if isinstance(timing, Fixed) else None
         seen = interpolated(members[0], task, data) if accrue else data
-        real = real_transitions(settings, seen, task.spec, held)
+        real = real_transitions(settings, seen, task.spec, float(timing.tau) if isinstance(timing, Fixed) else None)
         begun = remembering(begun, real) if len(real.action) else begun
     practised = practise(
         [room],
@@ -200,6 +181,38 @@ def learn_more(
     [policy] = practised.policies([room], settings.epsilon_last, settings.reward_scale)
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
     return Learned(dataclasses.replace(policy, spec=task.spec, accrues=accrues), practised)
+
+
+def _checked_task(env: Any, data: Any) -> Task:
+    """The task to learn, if it is one that can be learned."""
+    if not isinstance(env, Environment | Task):
+        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+    if data is not None and not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be experience, from kairode.collect or kairode.read, got {data!r}.")
+    task = env if isinstance(env, Task) else env.task
+    if not isinstance(task.spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{task.spec.name}' are controls.")
+    return task
+
+
+def _where(
+    members: list[DynamicsModel] | None,
+    env: Environment | Task,
+    chosen: PolicyPreset,
+    data: Trajectory | None,
+    branching: bool,
+    latent: bool,
+) -> tuple[Environment, Environment | None, Perception]:
+    """Where to practise (the imagination of models, or the real system), who judges there, and what is seen."""
+    if members is not None:
+        world, judge = _worlds(members, env, chosen, data, branching)
+        seen = Latent(dataclasses.replace(members[0], spec=world.models.spec)) if latent else Plain()
+        return world, judge, seen
+    if latent:
+        raise KairodeError("a latent policy needs a model: there is none.")
+    if isinstance(env, Environment):
+        return env, None, Plain()
+    raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
 
 
 def identity(

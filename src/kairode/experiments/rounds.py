@@ -141,7 +141,12 @@ def load_rounds(folder: Path) -> Standing:
     about = json.loads((folder / "config.json").read_text())
     dqn = about.pop("dqn")
     config = Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
-    standing = _resumed(config, config.make(), folder)[0]
+    return read_rounds(config, config.make(), folder)
+
+
+def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
+    """Where the rounds of a folder stand, of this config on this system."""
+    standing = _resumed(config, env, folder)[0]
     assert standing is not None
     return standing
 
@@ -152,13 +157,15 @@ def run_rounds(
     tell: Callable[[Round], None] = lambda found: None,
     watch: Watch | None = None,
     command: str | None = None,
+    env: Environment | None = None,
 ) -> dict[str, Any]:
     """Take turns in a folder of its own, or go on after the last round that ended there.
 
-    The command is the one that makes them again, where that is not `kairode rounds`.
+    The command is the one that makes them again, where that is not `kairode rounds`; the system is given where it is
+    none that a name makes.
     """
     watch = watch or Watch()
-    env = config.make()
+    env = config.make() if env is None else env
     if not isinstance(env.task.spec.actions, Discrete):
         raise KairodeError(f"policies are learned for named actions so far; those of '{config.env}' are controls.")
     check_target(folder / "config.json")

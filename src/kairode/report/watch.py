@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from kairode.agents.learn import PracticeReport
@@ -24,6 +24,7 @@ def bars_with_figures(quiet: bool) -> Progress:
     """Bars with a count, the time left and the numbers that matter; none without a terminal."""
     console = Console(stderr=True)
     columns = (
+        SpinnerColumn(finished_text=" "),  # also while JAX compiles, when nothing is counted
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
         MofNCompleteColumn(),

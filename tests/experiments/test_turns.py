@@ -1,0 +1,38 @@
+"""Turns in Python, on a system that no name makes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.errors import KairodeError
+
+SMALL = {"first": 10, "each": 2, "fits": 2, "iterations": 4, "imagined": 6, "branch": 3}
+
+
+@pytest.mark.slow
+def test_turns_on_a_system_of_ones_own(tmp_path) -> None:
+    env = kairode.make("gridworld", noise=0.0, horizon=20.0)
+    told = []
+    turns = kairode.take_turns(env, rounds=1, folder=tmp_path / "turns", tell=told.append, **SMALL)
+    assert [found["real_episodes"] for found in turns.rounds] == [found.real_episodes for found in told] == [10, 12]
+    assert len(turns.data) == 12
+    assert dict(turns.data.spec.settings)["horizon"] == 20
+    assert len(turns.models) == 2
+    assert np.isfinite(kairode.evaluate(env, turns.policy, episodes=2).mean)
+
+    more = kairode.take_turns(env, rounds=2, folder=tmp_path / "turns", **SMALL)
+    assert more.rounds[:2] == turns.rounds, "it went on"
+    fresh = kairode.take_turns(env, rounds=2, **SMALL)
+    assert fresh.rounds == more.rounds
+    seen = jnp.asarray(turns.data.observation[:4, 0])
+    assert (np.asarray(fresh.policy.q(seen)) == np.asarray(more.policy.q(seen))).all()
+
+
+def test_what_it_refuses() -> None:
+    with pytest.raises(KairodeError, match=r"unknown option 'frist'.*Did you mean 'first'"):
+        kairode.take_turns("gridworld", frist=10)
+    with pytest.raises(KairodeError, match="system in JAX"):
+        kairode.take_turns(kairode.make("hopper"))
+    with pytest.raises(KairodeError, match="controls"):
+        kairode.take_turns("pendulum")
