@@ -14,7 +14,14 @@ import pytest
 
 RUN = "run gridworld --episodes 10 --rounds 1 --each 2 --iterations 40 --imagined 3 --model-free 3 --visits 3 --fits 3"
 WORDS = [*RUN.split(), "--price", "0", "--set", "horizon=40"]
-STAGES = ("config.json", "rounds/checkpoint.json", "model-free/checkpoint.json", "tests.json", "schedule/policy.json")
+STAGES = (
+    "config.json",
+    "rounds/checkpoint.json",
+    "model-free/checkpoint.json",
+    "tests.json",
+    "schedule/policy.json",
+    "schedule/turns/checkpoint.json",
+)
 """Files that appear as the stages go on: the last is written before the visits are tested."""
 
 

@@ -14,7 +14,8 @@ from kairode.envs.accrual import Accruing, undiscounted
 from kairode.experiments.pipeline import run
 from kairode.experiments.record import save
 from kairode.experiments.runs import Run
-from kairode.experiments.scheduling import Wish, check_wish, read_run
+from kairode.experiments.scheduling import Wish, check_wish
+from kairode.experiments.source import read_run
 from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
 from kairode.report.visits import gathered, said
 

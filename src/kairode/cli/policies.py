@@ -130,6 +130,7 @@ def schedule(
     quantile: float | None = None,
     oracle: bool = False,
     imagined: int | None = None,
+    turns: int | None = None,
     episodes: int = 20,
     seed: int = 0,
     json: bool = False,
@@ -158,6 +159,8 @@ def schedule(
         quantile: wait only as long as this quantile of the models finds good; their mean by default.
         oracle: let the true dynamics choose in place of the models.
         imagined: episodes of practice in imagination; by default what belongs to the environment.
+        turns: how often a few real episodes are collected at the visits that the models choose, and the models refitted
+            (after rounds alone): as many as the run has taken already, 1 in those of `kairode run hiv`.
         episodes: of the test.
         seed: of the test's episodes.
         json: print figures as JSON, nothing else.
@@ -177,6 +180,7 @@ def schedule(
         quantile=quantile,
         oracle=oracle,
         imagined=imagined,
+        turns=turns,
         episodes=episodes,
         seed=seed,
     )

@@ -19,6 +19,7 @@ from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
 from kairode.envs.host import HostEnvironment
+from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.controls import Control, command, with_options
 from kairode.experiments.crew import Crew

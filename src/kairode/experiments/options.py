@@ -89,6 +89,9 @@ class NamedOptions:
     """Real episodes of practice of the model-free policy: as many as the other has seen; 0 for none."""
     visits: int | None = None
     """Imagined episodes of practice at visit times that the policy chooses; 0 for no such visits."""
+    turns: int | None = None
+    """How often a few real episodes are collected at the visits that the models choose, and the models refitted: 1
+    after rounds, otherwise 0."""
     price: tuple[float, ...] = ()
     """Of a visit, in the unit of the reward; several for a curve."""
     candidates: tuple[float, ...] = ()

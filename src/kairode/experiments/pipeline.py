@@ -226,7 +226,8 @@ def _tests(config: Run, env: Environment, gained: Gained, policies: dict[str, An
 
 
 def _wish(config: Run) -> Wish:
-    return Wish(prices=tuple(sorted(set(config.prices))), taus=config.candidates, imagined=config.visits)
+    prices = tuple(sorted(set(config.prices)))
+    return Wish(prices=prices, taus=config.candidates, imagined=config.visits, turns=config.turns)
 
 
 def _visits(config: Run, folder: Path, gained: Gained, watch: Watch) -> dict[str, Any]:
@@ -235,7 +236,11 @@ def _visits(config: Run, folder: Path, gained: Gained, watch: Watch) -> dict[str
 
     def make() -> dict[str, Any]:
         made, source, episodes = run_schedule(
-            folder, wish, tell=lambda report: watch.practice("learning when to look", report)
+            folder,
+            wish,
+            tell=lambda report: watch.practice("learning when to look", report),
+            said=lambda text: watch.said(text) if text.startswith("Collected") else None,
+            fitting=watch.fitting,
         )
         shown = course(source.env, next(iter(episodes.values()))[0], source.models[0], points=3)
         return {**made["figures"], "usual": fixed_rows(source, gained.policy, wish), "course": shown}

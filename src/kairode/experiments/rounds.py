@@ -138,17 +138,34 @@ def load_rounds(folder: Path) -> Standing:
     """What the rounds of a folder came to: experience, models, action values."""
     if not (folder / "config.json").exists() or not checkpoint.exists(folder):
         raise KairodeError(f"there are no rounds in {folder}: make them with `kairode rounds hiv --out {folder}`.")
+    config = read_config(folder)
+    return read_rounds(config, config.make(), folder)
+
+
+def read_config(folder: Path) -> Rounds:
+    """The config of the rounds in a folder."""
     about = json.loads((folder / "config.json").read_text())
     dqn = about.pop("dqn")
-    config = Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
-    return read_rounds(config, config.make(), folder)
+    return Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
 
 
 def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
     """Where the rounds of a folder stand, of this config on this system."""
-    standing = _resumed(config, env, folder)[0]
-    assert standing is not None
-    return standing
+    about = checkpoint.describe(folder)
+    data = read(folder / "experience.parquet")[: about["episodes"]]
+    models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
+    spec = env.task.spec
+    network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
+    arrays, rest = eqx.partition(models, eqx.is_array)
+    network, arrays = checkpoint.load(folder, (network, arrays))
+    return Standing(about["number"], data, eqx.combine(arrays, rest), network)
+
+
+def keep_standing(folder: Path, standing: Standing, **about: Any) -> None:
+    """Write where the rounds stand; last the checkpoint, which says how many of the episodes count."""
+    write(folder / "experience.parquet", standing.data)
+    arrays = (standing.network, eqx.filter(standing.models, eqx.is_array))
+    checkpoint.save(folder, arrays, number=standing.number, episodes=len(standing.data), **about)
 
 
 def run_rounds(
@@ -189,13 +206,12 @@ def run_rounds(
             except Stopped:
                 raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
             seen.append(found.figures())
-            write(folder / "experience.parquet", standing.data)
             save_policy(
                 folder, standing_policy(config, env, standing), {"setting": config.setting, "fields": config.fields}
             )
             write_down()
             # Last, so that what is written of a round that a kill cut short is written again.
-            checkpoint.save(folder, _arrays(standing), number=number, episodes=len(standing.data))
+            keep_standing(folder, standing)
             tell(found)
             make_room()
             if asked():
@@ -221,24 +237,13 @@ def standing_policy(config: Rounds, env: Environment, standing: Standing) -> Sof
     return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
 
 
-def _arrays(standing: Standing) -> Any:
-    return (standing.network, eqx.filter(standing.models, eqx.is_array))
-
-
 def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing | None, list[dict[str, Any]], float]:
     """What a folder holds of earlier rounds: where they stand, their figures, the time they took."""
     if not checkpoint.exists(folder):
         return None, [], 0.0
-    about = checkpoint.describe(folder)
-    data = read(folder / "experience.parquet")[: about["episodes"]]
-    models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
-    spec = env.task.spec
-    network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
-    arrays, rest = eqx.partition(models, eqx.is_array)
-    network, arrays = checkpoint.load(folder, (network, arrays))
+    standing = read_rounds(config, env, folder)
     made = json.loads((folder / "record.json").read_text())
-    standing = Standing(about["number"], data, eqx.combine(arrays, rest), network)
-    return standing, made["figures"]["rounds"][: about["number"] + 1], float(made["seconds"])
+    return standing, made["figures"]["rounds"][: standing.number + 1], float(made["seconds"])
 
 
 def one_round(
@@ -247,10 +252,10 @@ def one_round(
     """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
     spec = env.task.spec
     if before is None:
-        new = data = collect(env, episodes=config.first, seed=_seed(config, 0))
+        new = data = collect(env, episodes=config.first, seed=round_seed(config, 0))
     else:
         policy = SoftGreedy(before.network, Plain(), spec, config.explore)
-        new = collect(env, policy, episodes=config.each, seed=_seed(config, number))
+        new = collect(env, policy, episodes=config.each, seed=round_seed(config, number))
         data = join([before.data, new])
     models, error = refit(config, data, None if before is None else before.models, number, watch.fitting)
     practice, room = _room(config, env, data, models, None if before is None else before.network, number)
@@ -264,12 +269,12 @@ def one_round(
     )
     network = jax.tree.map(lambda x: x[0], done.last)
     policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
-    tested = evaluate(env, policy, episodes=20, seed=_seed(config, number))
+    tested = evaluate(env, policy, episodes=20, seed=round_seed(config, number))
     found = Round(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
     return Standing(number, data, models, network), found
 
 
-def _seed(config: Rounds, number: int) -> int:
+def round_seed(config: Rounds, number: int) -> int:
     """Of the real episodes of a round: never one of the test's, which begin at a million and three."""
     return 10_000 * (config.seed + 1) + number + (100_000_000 if config.seed >= 99 else 0)
 

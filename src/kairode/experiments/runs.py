@@ -15,7 +15,10 @@ from kairode.experiments.presets import preset
 from kairode.experiments.returns import IMAGINED, REAL
 from kairode.experiments.rounds import Rounds
 
-LEAST = {"episodes": 1, "each": 1, "rounds": 0, "iterations": 1, "fits": 1, "imagined": 1, "model_free": 0, "visits": 0}
+LEAST = {
+    **dict.fromkeys(("episodes", "each", "iterations", "fits", "imagined"), 1),
+    **dict.fromkeys(("rounds", "model_free", "visits", "turns"), 0),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,9 @@ class Run:
     """Episodes of practice of the model-free policy, on the real system; None for as many as the other has seen."""
     visits: int = 300
     """Episodes of practice in imagination under the schedule that the policy chooses itself; 0 for no such schedule."""
+    turns: int = 0
+    """How often real episodes are collected at the visits that the models choose, and the models refitted. After rounds
+    alone."""
     prices: tuple[float, ...] = (0.0,)
     """Of a visit, in the unit of the reward: a schedule for each."""
     candidates: tuple[float, ...] = ()
@@ -66,6 +72,8 @@ class Run:
                 continue
             if not (isinstance(value, int) and value >= least):
                 raise KairodeError(f"{option(name)} must be a whole number of at least {least}, got {value}.")
+        if self.turns and not self.rounds:
+            raise KairodeError("--turns goes with rounds, from whose experience and models it goes on: add --rounds 5.")
         if not self.rounds:
             return
         for name in ("latent", "schedule", "paper"):
@@ -153,7 +161,14 @@ def usual(
         rounds = 5 if env == "hiv" and not latent and schedule is None else 0
     if rounds:
         return dataclasses.replace(
-            run, episodes=20, rounds=rounds, fits=4, iterations=3000, imagined=1500, visits=min(run.visits, 800)
+            run,
+            episodes=20,
+            rounds=rounds,
+            fits=4,
+            iterations=3000,
+            imagined=1500,
+            visits=min(run.visits, 800),
+            turns=1 if run.visits else 0,
         )
     return run
 

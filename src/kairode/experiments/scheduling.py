@@ -23,21 +23,19 @@ from kairode.agents.learn import PracticeReport
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room
 from kairode.agents.store import describe_policy, load_policy, save_policy
-from kairode.data import Trajectory, collect, read
-from kairode.envs import make
+from kairode.data import Trajectory, collect
 from kairode.envs.accrual import Accruing
-from kairode.envs.core import Environment, Spec
+from kairode.envs.core import Spec
 from kairode.envs.schedule import Schedule, Timed
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import digest
 from kairode.experiments.learning import learn_more
-from kairode.experiments.pilots import is_control
 from kairode.experiments.record import record, save
-from kairode.experiments.rounds import load_rounds
+from kairode.experiments.revisit import revisited
+from kairode.experiments.source import Source, read_run
 from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
-from kairode.models.dynamics import DynamicsModel
 from kairode.planning.schedule import best_intervals, check_candidates, check_wishes, frontier, imagined_place
-from kairode.training.store import load_models
+from kairode.training.loop import Report
 from kairode.trees import alone, stack
 
 
@@ -58,42 +56,13 @@ class Wish:
     """Whether the true dynamics choose, not the models."""
     imagined: int | None = None
     """Episodes of practice in imagination; None for what belongs to the environment."""
+    turns: int | None = None
+    """At the visits that the models choose: real episodes are collected there and the models refitted. None for as many
+    as the run has taken already."""
     episodes: int = 20
     """Of the test."""
     seed: int = 0
     """Of the test's episodes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """What a run's folder holds."""
-
-    folder: Path
-    name: str
-    """Of its environment."""
-    env: Environment
-    about: dict[str, Any]
-    """What its policy says of itself."""
-    models: list[DynamicsModel]
-    data: Trajectory
-
-    @property
-    def latent(self) -> bool:
-        """Whether its policies see the latent state of the first model."""
-        return bool(self.about["sees"] == "z")
-
-
-def read_run(folder: Path) -> Source:
-    """The models and experience of a run, from `kairode run` or `kairode rounds`."""
-    if is_control(folder):
-        raise KairodeError(f"{folder} is a run with controls: intervals are chosen for named actions so far.")
-    about = describe_policy(folder)
-    env = make(about["env"], setting=about["setting"], **about["fields"])
-    if (folder / "fit").is_dir():
-        models, data = load_models(folder / "fit"), read(folder / "experience.parquet")
-        return Source(folder, about["env"], env, about, models, data)
-    standing = load_rounds(folder / "rounds" if (folder / "rounds").is_dir() else folder)
-    return Source(folder, about["env"], env, about, standing.members, standing.data)
 
 
 def learned_policy(
@@ -160,7 +129,7 @@ def check_wish(wish: Wish, spec: Spec) -> None:
         check_wishes(spec, ends[-1], budget=budget)
     if not (wish.prices or wish.budgets):
         raise KairodeError("give at least one price (0 for none) or budget.")
-    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1)):
+    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("turns", 0)):
         value = getattr(wish, name)
         if value is not None and not (isinstance(value, int) and least <= value < 2**30):
             raise KairodeError(f"--{name} must be a whole number of at least {least}, got {value}.")
@@ -199,7 +168,8 @@ def chosen_of(folder: Path) -> tuple[Source, SoftGreedy, Schedule]:
     if not (place / "policy.json").exists():
         raise KairodeError(f"no visits were chosen in {folder} yet: `kairode schedule {folder}` does that.")
     policy = load_policy(place, source.models[0] if source.latent else None)
-    taus = describe_policy(place).get("candidates")
+    taus = tuple(describe_policy(place)["candidates"])
+    source = revisited(source, policy, taus, None)
     return source, policy, best_intervals(source.models, policy, source.env, taus=taus, data=source.data)
 
 
@@ -209,14 +179,16 @@ def run_schedule(
     *,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
+    fitting: Callable[[Report], None] = lambda report: None,
 ) -> tuple[dict[str, Any], Source, dict[str, Trajectory]]:
-    """Learn (once), choose, test; the record, and the episodes of each choice."""
+    """Learn (once), take turns, choose, test; the record, and the episodes of each choice."""
     started = time.perf_counter()
     source = read_run(folder)
     check_wish(wish, source.env.task.spec)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
         policy = learned_policy(source, wish, tell=tell, said=said)
+        source = revisited(source, policy, _candidates(source, wish), wish.turns, fitting=fitting, said=said)
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")
@@ -230,7 +202,7 @@ def run_schedule(
         place = Accruing.of(source.env, schedule.longest(source.env.task.spec))
         episodes[label] = collect(place, policy, episodes=wish.episodes, seed=TEST_SEED + wish.seed, schedule=schedule)
         histograms[label] = intervals_by_condition(source.env.task, episodes[label])
-    figures = {"rows": rows, "intervals": histograms}
+    figures = {"rows": rows, "intervals": histograms, "real_episodes": len(source.data)}
     made = record("schedule", wish, figures, command=command, seconds=time.perf_counter() - started)
     save(folder / "schedule" / "record.json", made)
     return made, source, episodes
