@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from kairode.envs.accrual import Accruing, undiscounted
 from kairode.experiments.pipeline import run
 from kairode.experiments.record import save
 from kairode.experiments.runs import Run
-from kairode.experiments.scheduling import Wish, check_wish
+from kairode.experiments.scheduling import Wish, check_wish, chosen_of
 from kairode.experiments.source import read_run
 from kairode.experiments.visits import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
 from kairode.report.visits import gathered, said
@@ -189,3 +190,44 @@ def test_a_sentence_on_what_was_chosen():
     )
     rows["price 0"]["visits"] = 80.0
     assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")
+
+
+@pytest.mark.slow
+def test_turns_at_chosen_visits(typed, tmp_path, folder):
+    place = tmp_path / "run"
+    fields = {"horizon": 30.0}
+    small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "visits": 0, "fields": fields}
+    run(Run("gridworld", episodes=10, rounds=1, each=2, **small), place)
+    words = ("schedule", str(place), "--imagined", "2", "--episodes", "2", "--json")
+
+    def figures(*more: str) -> dict:
+        code, out, err = typed(*words, *more)
+        assert code == 0, err
+        return json.loads(out)
+
+    assert figures()["real_episodes"] == 12
+    told = figures("--turns", "1")
+    assert told["real_episodes"] == 14
+    kept = place / "schedule" / "turns" / "checkpoint.json"
+    before = kept.stat().st_mtime_ns
+    assert figures() == told, "turns that were taken stay"
+    assert kept.stat().st_mtime_ns == before
+    source, policy, schedule = chosen_of(place)
+    assert len(source.data) == 14
+    seen = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
+    assert told["rows"]["price 0"]["return"] == pytest.approx(float(seen.scores.discounted.mean()), rel=1e-4)
+    assert figures("--turns", "0")["real_episodes"] == 12
+    taught = figures("--turns", "2")
+    assert taught["real_episodes"] == 16
+
+    # Taken at once, they are the same.
+    (tmp_path / "other").mkdir()
+    shutil.copytree(place, tmp_path / "other" / "run")
+    shutil.rmtree(tmp_path / "other" / "run" / "schedule" / "turns")
+    code, out, err = typed("schedule", str(tmp_path / "other" / "run"), *words[2:], "--turns", "2")
+    assert code == 0, err
+    assert json.loads(out) == taught
+
+    code, _, err = typed("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--turns", "1")
+    assert code == 2
+    assert "took no rounds" in err

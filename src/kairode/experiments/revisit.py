@@ -6,6 +6,7 @@ foresees that nothing happens. A few real episodes at its visits show it what do
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 from kairode.agents.policy import SoftGreedy
 from kairode.data import collect
@@ -17,6 +18,14 @@ from kairode.experiments.source import Source, rounds_of
 from kairode.planning.schedule import best_intervals
 from kairode.training import checkpoint
 from kairode.training.loop import Report
+
+
+def check_turns(folder: Path, turns: int | None) -> None:
+    """Refuse turns where there are no rounds to go on from."""
+    if turns and not checkpoint.exists(rounds_of(folder)):
+        raise KairodeError(
+            f"{folder} took no rounds, so its models cannot take turns at chosen visits: leave --turns out."
+        )
 
 
 def revisited(
@@ -39,8 +48,7 @@ def revisited(
     wanted = done if turns is None else turns
     if not wanted:
         return source
-    if not checkpoint.exists(rounds):
-        raise KairodeError(f"{source.folder} took no rounds, so its models cannot take turns at chosen visits.")
+    check_turns(source.folder, wanted)
     config = read_config(rounds)
     if done > wanted:
         done = 0

@@ -31,7 +31,7 @@ from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import digest
 from kairode.experiments.learning import learn_more
 from kairode.experiments.record import record, save
-from kairode.experiments.revisit import revisited
+from kairode.experiments.revisit import check_turns, revisited
 from kairode.experiments.source import Source, read_run
 from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
 from kairode.planning.schedule import best_intervals, check_candidates, check_wishes, frontier, imagined_place
@@ -185,6 +185,7 @@ def run_schedule(
     started = time.perf_counter()
     source = read_run(folder)
     check_wish(wish, source.env.task.spec)
+    check_turns(folder, wish.turns)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
         policy = learned_policy(source, wish, tell=tell, said=said)
