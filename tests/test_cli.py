@@ -57,8 +57,8 @@ def test_collect(typed, tmp_path) -> None:
         (["collect", "hiv", "--out", "."], "error: cannot write '.': it is a folder."),
         (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
         (["runn", "hiv"], "error: unknown command 'runn'. Did you mean 'run'?"),
-        (["run", "hiv", "--out", ""], "error: an option was given nothing"),
-        (["run", "hiv", "--out="], "error: an option was given nothing"),
+        (["run", "hiv", "--out", ""], "error: an empty word was given"),
+        (["run", "hiv", "--out="], "error: an empty word was given"),
         (["run", "hiv", "--set", "horizon=abc"], "error: horizon of 'hiv' takes a number such as 1000.0, got 'abc'."),
         (["run", "hiv", "--set", "observed=V"], "error: observed of 'hiv' takes several values such as ('T1',"),
     ],
@@ -101,6 +101,7 @@ def test_a_wrong_option_is_answered_by_its_own_command(typed) -> None:
 def test_environments_on_a_narrow_terminal(typed, monkeypatch) -> None:
     _, wide, _ = typed("envs")
     assert "Gymnasium id" in wide
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
     monkeypatch.setattr("rich.console.Console.width", 40)
     _, narrow, _ = typed("envs")
     for name in ("half-cheetah", "kairode/WindyGridworld-v0"):

@@ -69,7 +69,7 @@ def test_room_is_made_for_programs() -> None:
     many = memory_maps()
     assert many > few + 60
     make_room(most=many)
-    assert memory_maps() == many, "there was room"
+    assert memory_maps() > (few + many) / 2, "there was room"
     make_room(most=many - 1)
     assert memory_maps() < (few + many) / 2
     assert compiled(100) == first

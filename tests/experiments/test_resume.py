@@ -20,7 +20,7 @@ STAGES = (
     "model-free/checkpoint.json",
     "tests.json",
     "schedule/policy.json",
-    "schedule/turns/checkpoint.json",
+    "schedule/revisits-*/1/checkpoint.json",
 )
 """Files that appear as the stages go on: the last is written before the visits are tested."""
 
@@ -71,7 +71,7 @@ def test_killed_in_every_stage_the_same_record(tmp_path, words, stages):
     killed = []
     for stage in stages:
         process = start(tmp_path / "rough", words)
-        while process.poll() is None and not (tmp_path / "rough" / stage).exists():
+        while process.poll() is None and not any((tmp_path / "rough").glob(stage)):
             time.sleep(0.05)
         time.sleep(0.3)
         with contextlib.suppress(ProcessLookupError):

@@ -193,41 +193,43 @@ def test_a_sentence_on_what_was_chosen():
 
 
 @pytest.mark.slow
-def test_turns_at_chosen_visits(typed, tmp_path, folder):
+def test_visits_are_revisited(typed, tmp_path, folder):
     place = tmp_path / "run"
-    fields = {"horizon": 30.0}
-    small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "visits": 0, "fields": fields}
-    run(Run("gridworld", episodes=10, rounds=1, each=2, **small), place)
-    words = ("schedule", str(place), "--imagined", "2", "--episodes", "2", "--json")
+    small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
+    run(Run("gridworld", episodes=10, rounds=1, each=2, visits=2, revisits=1, candidates=(1.0, 3.0), **small), place)
+    made = json.loads((place / "record.json").read_text())["figures"]["visits"]
+    assert made["real_episodes"] == 14
+    words = ("schedule", str(place), "--episodes", "2", "--json")
 
-    def figures(*more: str) -> dict:
-        code, out, err = typed(*words, *more)
+    def figures(*more: str, of: tuple[str, ...] = words) -> dict:
+        code, out, err = typed(*of, *more)
         assert code == 0, err
         return json.loads(out)
 
-    assert figures()["real_episodes"] == 12
-    told = figures("--turns", "1")
-    assert told["real_episodes"] == 14
-    kept = place / "schedule" / "turns" / "checkpoint.json"
-    before = kept.stat().st_mtime_ns
-    assert figures() == told, "turns that were taken stay"
-    assert kept.stat().st_mtime_ns == before
+    [revisits] = (place / "schedule").glob("revisits-*")
+    before = (revisits / "1" / "checkpoint.json").stat().st_mtime_ns
+    told = figures()
+    assert told["real_episodes"] == 14, "as in the run: candidates, practice, revisits"
+    assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
     source, policy, schedule = chosen_of(place)
     assert len(source.data) == 14
     seen = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
     assert told["rows"]["price 0"]["return"] == pytest.approx(float(seen.scores.discounted.mean()), rel=1e-4)
-    assert figures("--turns", "0")["real_episodes"] == 12
-    taught = figures("--turns", "2")
-    assert taught["real_episodes"] == 16
+    assert figures("--revisits", "2")["real_episodes"] == 16
+    assert figures("--revisits", "0")["real_episodes"] == 12
+    assert len(chosen_of(place)[0].data) == 12, "what was chosen last"
 
-    # Taken at once, they are the same.
-    (tmp_path / "other").mkdir()
-    shutil.copytree(place, tmp_path / "other" / "run")
-    shutil.rmtree(tmp_path / "other" / "run" / "schedule" / "turns")
-    code, out, err = typed("schedule", str(tmp_path / "other" / "run"), *words[2:], "--turns", "2")
-    assert code == 0, err
-    assert json.loads(out) == taught
+    # At once they are the same; those of other candidates are others.
+    shutil.copytree(place, tmp_path / "other")
+    shutil.rmtree(next((tmp_path / "other" / "schedule").glob("revisits-*")))
+    other = ("schedule", str(tmp_path / "other"), *words[2:])
+    assert figures("--revisits", "2", of=other) == figures("--revisits", "2")
+    assert figures("--candidates", "2", "4", of=other)["real_episodes"] == 14
+    assert len(list((tmp_path / "other" / "schedule").glob("revisits-*"))) == 1
 
-    code, _, err = typed("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--turns", "1")
-    assert code == 2
-    assert "took no rounds" in err
+    code, _, err = typed("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--revisits", "1")
+    assert (code, "took no rounds" in err) == (2, True)
+    code, _, err = typed(*words, "--oracle", "--revisits", "1")
+    assert (code, "--oracle" in err) == (2, True)
+    code, _, err = typed("schedule", "acrobot", "--revisits", "1")
+    assert (code, "takes none" in err) == (2, True)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Array, Float, Key
 
+from kairode._xla import make_room
 from kairode.agents.policy import SoftGreedy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
@@ -138,6 +139,7 @@ def evaluate(
         raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
     if isinstance(policy, SoftGreedy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
+    make_room()
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
     if not accrue:

@@ -65,10 +65,10 @@ def overview() -> str:
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
     _compile_once()
-    if sys.argv[1:] == ["--version"]:
+    if sys.argv[1:2] == ["--version"]:
         print(f"kairode {__version__}")
         return
-    if sys.argv[1:] in ([], ["-h"], ["--help"]):
+    if sys.argv[1:] in ([], ["-h"], ["--help"], ["help"]):
         print(overview())
         return
     try:
@@ -94,10 +94,12 @@ def main() -> None:
 def asked_for(words: list[str]) -> Callable[[], None]:
     """What the words ask for, not yet begun; help, and what is wrong with the words, is printed here."""
     name, *rest = words
+    if name in ("-h", "--help", "help") and rest:  # `kairode help run`
+        name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     if "" in rest or any(re.fullmatch(r"--[\w-]+=", word) for word in rest):
-        raise KairodeError("an option was given nothing: leave it out, or give it a value.")
+        raise KairodeError("an empty word was given: leave it and its option out, or give a value.")
     command = COMMANDS[name]
 
     @functools.wraps(command)

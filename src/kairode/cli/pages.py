@@ -65,11 +65,12 @@ def _taken_together(runs: list[Path], path: Path | None) -> None:
     from kairode.report.together import runs_listing, together, together_said
 
     try:
-        made = together(runs)
-    except KairodeError:
+        made = together(runs, path)
+    except KairodeError as error:
         if path is not None:
             raise
-        return  # pages of runs that have nothing to do with each other
+        print(f"Not taken together: {error}")
+        return
     listing = runs_listing(made)
     show(listing.heads, listing.rows, listing.caption)
     print(together_said(made))

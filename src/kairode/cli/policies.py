@@ -39,10 +39,7 @@ def rounds(
         set: fields of the environment, such as horizon=500.
         quiet: no lines, no closing sentence.
     """
-    import dataclasses
-
-    from kairode.experiments.learning import policy_preset
-    from kairode.experiments.rounds import Round, Rounds, run_rounds
+    from kairode.experiments.rounds import Round, Rounds, rounds_dqn, run_rounds
 
     def tell(found: Round) -> None:
         if not quiet:
@@ -52,14 +49,13 @@ def rounds(
                 flush=True,
             )
 
-    settings = dataclasses.replace(policy_preset(env).dqn, target_every=100)
     config = Rounds(
         env=env,
         first=first,
         each=each,
         rounds=rounds,
         seed=seed,
-        dqn=settings,
+        dqn=rounds_dqn(env),
         setting=setting,
         fields=fields_of(set),
     )
@@ -130,7 +126,7 @@ def schedule(
     quantile: float | None = None,
     oracle: bool = False,
     imagined: int | None = None,
-    turns: int | None = None,
+    revisits: int | None = None,
     episodes: int = 20,
     seed: int = 0,
     json: bool = False,
@@ -154,13 +150,14 @@ def schedule(
             fitted first (as `kairode run ENV --model-free 0 --visits 0` does).
         price: of a visit, in the unit of the reward; several for a curve. 0 by default.
         budget: visits in an episode; several for a curve.
-        candidates: intervals to choose among, ascending; with --continuous the least and the most.
+        candidates: intervals to choose among, ascending (candidates, --imagined and --revisits that are not given are
+            those of the run's own visits, if it has chosen some); with --continuous the least and the most.
         continuous: choose among all intervals between the least and the most.
         quantile: wait only as long as this quantile of the models finds good; their mean by default.
         oracle: let the true dynamics choose in place of the models.
         imagined: episodes of practice in imagination; by default what belongs to the environment.
-        turns: how often a few real episodes are collected at the visits that the models choose, and the models refitted
-            (after rounds alone): as many as the run has taken already, 1 in those of `kairode run hiv`.
+        revisits: how often a few real episodes are collected at the visits that the models choose, and the models
+            refitted (after rounds alone).
         episodes: of the test.
         seed: of the test's episodes.
         json: print figures as JSON, nothing else.
@@ -170,7 +167,7 @@ def schedule(
     from kairode.experiments.scheduling import Wish, run_schedule
     from kairode.report.course import draw_course
     from kairode.report.visits import draw_schedule, print_schedule
-    from kairode.report.watch import watching_practice
+    from kairode.report.watch import bars_with_figures, watching, watching_practice
 
     wish = Wish(
         prices=tuple(dict.fromkeys(price)) or (() if budget else (0.0,)),
@@ -180,18 +177,23 @@ def schedule(
         quantile=quantile,
         oracle=oracle,
         imagined=imagined,
-        turns=turns,
+        revisits=revisits,
         episodes=episodes,
         seed=seed,
     )
     still = quiet or json
-    run = _folder_of(run, still)
-    with watching_practice(still) as tell:
+    run = _folder_of(run, wish, still)
+    with (
+        bars_with_figures(still) as bars,
+        watching_practice(still, bars) as tell,
+        watching("refitting", None, still, bars, begun=False) as (fitting, _),
+    ):
         made, source, found = run_schedule(
             run,
             wish,
             tell=lambda report: tell("learning when to look again", report),
             said=lambda text: print(text, flush=True) if text and not still else None,
+            fitting=fitting,
         )
     spec = source.env.task.spec
     folder = run / "schedule"
@@ -206,10 +208,12 @@ def schedule(
         print(f"Return against visits: {folder / 'schedule.svg'}. One episode: {folder / 'patient.svg'}.")
 
 
-def _folder_of(run: Path, quiet: bool) -> Path:
+def _folder_of(run: Path, wish: Any, quiet: bool) -> Path:
     """The folder of a run; for the name of an environment that of a main job, done first where there is none."""
     from kairode.envs.core import Discrete
     from kairode.envs.zoo import ENVIRONMENTS, make
+    from kairode.experiments.runs import usual
+    from kairode.experiments.scheduling import check_wish
 
     if run.exists():
         return run
@@ -219,10 +223,14 @@ def _folder_of(run: Path, quiet: bool) -> Path:
             f"there is no folder {run}, and no environment of that name: give a folder of `kairode run` or `kairode "
             f"rounds`, or one of {', '.join(ENVIRONMENTS)}."
         )
-    if not isinstance(make(name).task.spec.actions, Discrete):
+    spec = make(name).task.spec
+    if not isinstance(spec.actions, Discrete):
         raise KairodeError(
             f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
         )
+    check_wish(wish, spec)
+    if wish.revisits and not usual(name).rounds:
+        raise KairodeError(f"--revisits goes on from rounds, and the main job of '{name}' takes none: leave it out.")
     whole, bare = (Path("runs") / f"{name}-latent-ode-{kind}seed0" for kind in ("", "visits-"))
     if (whole / "record.json").exists():
         return whole

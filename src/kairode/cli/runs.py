@@ -96,6 +96,10 @@ def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: 
 
     check_model(model)
     latent, schedule = options.get("latent", False), options.get("schedule")
+    if options.get("visits") == 0:
+        if options.get("revisits"):
+            raise KairodeError("--revisits goes with visits, and --visits 0 chooses none: leave one of them out.")
+        options["revisits"] = 0
     changed = {{"price": "prices"}.get(name, name): value for name, value in options.items()}
     base = usual(env, latent=latent, schedule=schedule, paper=paper, rounds=options.get("rounds"))
     config = dataclasses.replace(base, model=model, **changed)

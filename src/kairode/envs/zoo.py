@@ -77,7 +77,7 @@ def _check_words(name: str, kind: type, given: dict[str, Any]) -> None:
         value, usual = given.get(field.name), field.default
         if isinstance(value, str) and not isinstance(usual, str):
             example = "" if usual is None or usual is dataclasses.MISSING else f" such as {usual}"
-            wanted = "several values" if isinstance(usual, tuple) else "a number"
+            wanted = "several values" if "tuple" in str(field.type) else "a number"
             raise KairodeError(f"{field.name} of '{name}' takes {wanted}{example}, got '{value}'.")
 
 

@@ -23,7 +23,7 @@ from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.controls import Control, command, with_options
 from kairode.experiments.crew import Crew
-from kairode.experiments.fitting import same_config
+from kairode.experiments.fitting import same_config, same_system
 from kairode.experiments.minds import FREE, Ended
 from kairode.experiments.record import record, save
 from kairode.planning.mpc import Planner
@@ -111,6 +111,7 @@ def steer(
     config = dataclasses.replace(config, fields=own_fields(env))
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         same_config(config, Path(place), free=("decisions", "test"))
+        same_system(spec, Path(place))
         run = _Run(config, env, Path(place), tell)
         save(Path(place) / "config.json", dataclasses.asdict(config))
         try:

@@ -14,9 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kairode._xla import make_room
 from kairode.data import Trajectory, collect, read
+from kairode.data.describe import spec_to_dict
 from kairode.data.files import check_target
 from kairode.envs import make
+from kairode.envs.core import Spec
 from kairode.errors import KairodeError, Stopped, unknown
 from kairode.experiments.options import FitOptions, WeightOptions
 from kairode.experiments.presets import FitPreset, changed, preset
@@ -199,6 +202,18 @@ def same_config(config: Any, folder: Path, free: tuple[str, ...] = ()) -> None:
         )
 
 
+def same_system(spec: Spec, folder: Path) -> None:
+    """Refuse a folder that holds a run on another system; otherwise write down which one it is."""
+    path, now = folder / "system.json", json.loads(json.dumps(spec_to_dict(spec), default=str))
+    if path.exists():
+        before = json.loads(path.read_text())
+        if before != now:
+            raise KairodeError(
+                f"{folder} holds a run on another system ({_first_difference(before, now)}): choose another folder."
+            )
+    save(path, now)
+
+
 def _first_difference(before: Any, now: Any, at: str = "") -> str:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
@@ -306,6 +321,7 @@ def fit(
             if name not in terms:
                 raise unknown("weight", name, terms, where="of kairode.fit")
         options["weights"] = WeightOptions(**options["weights"])
+    make_room()
     chosen = changed(preset(data.spec.name), FitOptions(**options))
     if len(data) < 2 and valid is None:
         raise KairodeError("one episode cannot be split: give validation episodes too.")

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from kairode._xla import make_room
 from kairode.agents.dqn import DQNSettings
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.learn import Look, PracticeReport, Practised, practise
@@ -143,6 +144,7 @@ def learn_more(
 ) -> Learned:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
     task = _checked_task(env, data)
+    make_room()
     chosen, settings = _chosen(task.spec.name, options)
     timing = as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())

@@ -89,7 +89,7 @@ class NamedOptions:
     """Real episodes of practice of the model-free policy: as many as the other has seen; 0 for none."""
     visits: int | None = None
     """Imagined episodes of practice at visit times that the policy chooses; 0 for no such visits."""
-    turns: int | None = None
+    revisits: int | None = None
     """How often a few real episodes are collected at the visits that the models choose, and the models refitted: 1
     after rounds, otherwise 0."""
     price: tuple[float, ...] = ()

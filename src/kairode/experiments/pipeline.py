@@ -227,7 +227,7 @@ def _tests(config: Run, env: Environment, gained: Gained, policies: dict[str, An
 
 def _wish(config: Run) -> Wish:
     prices = tuple(sorted(set(config.prices)))
-    return Wish(prices=prices, taus=config.candidates, imagined=config.visits, turns=config.turns)
+    return Wish(prices=prices, taus=config.candidates, imagined=config.visits, revisits=config.revisits)
 
 
 def _visits(config: Run, folder: Path, gained: Gained, watch: Watch) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _visits(config: Run, folder: Path, gained: Gained, watch: Watch) -> dict[str
             folder,
             wish,
             tell=lambda report: watch.practice("learning when to look", report),
-            said=lambda text: watch.said(text) if text.startswith("Collected") else None,
+            ended=watch.said,
             fitting=watch.fitting,
         )
         shown = course(source.env, next(iter(episodes.values()))[0], source.models[0], points=3)

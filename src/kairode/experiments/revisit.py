@@ -1,10 +1,13 @@
-"""Turns at chosen visits: collect at the times that the models chose, and refit them to what was seen there.
+"""Chosen visits revisited: collect at the times that the models chose, and refit them to what was seen there.
 
 A model errs most where nobody has been yet, and a schedule of its own choice leads there: it waits where it wrongly
 foresees that nothing happens. A few real episodes at its visits show it what does.
 """
 
 import dataclasses
+import hashlib
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +22,16 @@ from kairode.planning.schedule import best_intervals
 from kairode.training import checkpoint
 from kairode.training.loop import Report
 
+NAME = "revisits"
+"""Folders of them begin so."""
 
-def check_turns(folder: Path, turns: int | None) -> None:
-    """Refuse turns where there are no rounds to go on from."""
-    if turns and not checkpoint.exists(rounds_of(folder)):
+
+def check_revisits(folder: Path, count: int) -> None:
+    """Refuse them where there are no rounds to go on from."""
+    if count and not checkpoint.exists(rounds_of(folder)):
         raise KairodeError(
-            f"{folder} took no rounds, so its models cannot take turns at chosen visits: leave --turns out."
+            f"{folder} took no rounds, whose experience and models --revisits goes on from: leave it out, or take "
+            "rounds first."
         )
 
 
@@ -32,36 +39,38 @@ def revisited(
     source: Source,
     policy: SoftGreedy,
     candidates: tuple[float, ...],
-    turns: int | None,
+    count: int,
     *,
     fitting: Callable[[Report], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
+    ended: Callable[[str], None] = lambda text: None,
 ) -> Source:
-    """A run with its models refitted, after so many turns at the visits that they chose for this policy.
+    """A run with its models refitted so often to real episodes at the visits that they chose for this policy.
 
-    Turns that its folder holds are not taken again; None for as many as it holds.
+    Each time is kept in a folder of its own, and not done again.
     """
-    place, rounds = source.folder / "schedule" / "turns", rounds_of(source.folder)
-    about = {"of": digest(policy.q, *source.models, source.data), "candidates": list(candidates)}
-    before = checkpoint.describe(place) if checkpoint.exists(place) else {}
-    done = before["turns"] if {name: before.get(name) for name in about} == about else 0
-    wanted = done if turns is None else turns
-    if not wanted:
+    if not count:
         return source
-    check_turns(source.folder, wanted)
-    config = read_config(rounds)
-    if done > wanted:
-        done = 0
-    standing = read_rounds(config, source.env, place if done else rounds)
-    for turn in range(done + 1, wanted + 1):
+    check_revisits(source.folder, count)
+    same = {"of": digest(policy.q, *source.models, source.data), "candidates": list(candidates)}
+    name = f"{NAME}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
+    for other in (source.folder / "schedule").glob(f"{NAME}-*"):  # those of another policy
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+    places = [source.folder / "schedule" / name / str(number) for number in range(1, count + 1)]
+    config = read_config(rounds_of(source.folder))
+    done = sum(checkpoint.exists(place) for place in places)
+    standing = read_rounds(config, source.env, places[done - 1] if done else rounds_of(source.folder))
+    for place in places[done:]:
+        said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
         schedule = best_intervals(standing.members, policy, source.env, taus=candidates, data=standing.data)
         number = standing.number + 1
         new = collect(source.env, policy, episodes=config.each, seed=round_seed(config, number), schedule=schedule)
         data = join([standing.data, new])
         models, _ = refit(config, data, standing.models, number, fitting)
         standing = Standing(number, data, models, standing.network)
-        keep_standing(place, standing, turns=turn, **about)
-        said(
+        keep_standing(place, standing)
+        ended(
             f"Collected {len(new)} real episodes at visits that the models chose, and refitted them to all {len(data)}."
         )
     return dataclasses.replace(source, models=standing.members, data=standing.data)

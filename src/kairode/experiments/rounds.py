@@ -35,10 +35,12 @@ from kairode.envs.core import Discrete, Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import Fit, new_models, same_config
+from kairode.experiments.learning import policy_preset
 from kairode.experiments.presets import preset
 from kairode.experiments.record import record, save
 from kairode.experiments.studies import some_moments
 from kairode.experiments.watch import Watch
+from kairode.models.zoo import check_model
 from kairode.planning.world import imagine, seen_range
 from kairode.training import checkpoint
 from kairode.training.loop import Report, interrupts, train
@@ -87,14 +89,37 @@ class Rounds:
     """Fields of the environment that differ from its setting."""
 
     def __post_init__(self) -> None:
-        for name, least in (("first", 10), ("each", 1), ("rounds", 0), ("fits", 1), ("imagined", 1), ("seed", 0)):
+        check_model(self.model)
+        least = {"first": 10, "rounds": 0, "seed": 0, "iterations": 2}
+        counts = (
+            "first",
+            "each",
+            "rounds",
+            "fits",
+            "latent",
+            "field_hidden",
+            "iterations",
+            "pieces",
+            "branch",
+            "imagined",
+        )
+        for name in (*counts, "seed"):
             value = getattr(self, name)
-            if not (isinstance(value, int) and value >= least):
-                raise KairodeError(f"{name} must be a whole number of at least {least}, got {value}.")
+            if not (isinstance(value, int) and value >= least.get(name, 1)):
+                raise KairodeError(f"{name} must be a whole number of at least {least.get(name, 1)}, got {value}.")
+        if not 0 <= self.explore <= 1:
+            raise KairodeError(f"explore must be a share from 0 to 1, got {self.explore}.")
+        if not self.margin >= 0:
+            raise KairodeError(f"margin must not be negative, got {self.margin}.")
 
     def make(self) -> Environment:
         """The environment."""
         return make(self.env, setting=self.setting, **self.fields)
+
+
+def rounds_dqn(env: str) -> DQNSettings:
+    """How policies learn in rounds: as belongs to the environment, with a target network for many short episodes."""
+    return dataclasses.replace(policy_preset(env).dqn, target_every=100)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +178,10 @@ def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
     """Where the rounds of a folder stand, of this config on this system."""
     about = checkpoint.describe(folder)
     data = read(folder / "experience.parquet")[: about["episodes"]]
+    if len(data) < about["episodes"]:
+        raise KairodeError(
+            f"{folder} is damaged: it holds {len(data)} of {about['episodes']} real episodes. Remove it."
+        )
     models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
     spec = env.task.spec
     network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))

@@ -13,11 +13,11 @@ from kairode.errors import KairodeError
 from kairode.experiments.learning import imagined_episodes, policy_preset
 from kairode.experiments.presets import preset
 from kairode.experiments.returns import IMAGINED, REAL
-from kairode.experiments.rounds import Rounds
+from kairode.experiments.rounds import Rounds, rounds_dqn
 
 LEAST = {
     **dict.fromkeys(("episodes", "each", "iterations", "fits", "imagined"), 1),
-    **dict.fromkeys(("rounds", "model_free", "visits", "turns"), 0),
+    **dict.fromkeys(("rounds", "model_free", "visits", "revisits"), 0),
 }
 
 
@@ -45,7 +45,7 @@ class Run:
     """Episodes of practice of the model-free policy, on the real system; None for as many as the other has seen."""
     visits: int = 300
     """Episodes of practice in imagination under the schedule that the policy chooses itself; 0 for no such schedule."""
-    turns: int = 0
+    revisits: int = 0
     """How often real episodes are collected at the visits that the models choose, and the models refitted. After rounds
     alone."""
     prices: tuple[float, ...] = (0.0,)
@@ -72,8 +72,10 @@ class Run:
                 continue
             if not (isinstance(value, int) and value >= least):
                 raise KairodeError(f"{option(name)} must be a whole number of at least {least}, got {value}.")
-        if self.turns and not self.rounds:
-            raise KairodeError("--turns goes with rounds, from whose experience and models it goes on: add --rounds 5.")
+        if self.revisits and not self.rounds:
+            raise KairodeError(
+                "--revisits goes with rounds, from whose experience and models it goes on: add --rounds 5."
+            )
         if not self.rounds:
             return
         for name in ("latent", "schedule", "paper"):
@@ -98,7 +100,7 @@ class Run:
             fits=self.fits,
             iterations=self.iterations,
             imagined=self.imagined,
-            dqn=dataclasses.replace(policy_preset(self.env).dqn, target_every=100),
+            dqn=rounds_dqn(self.env),
             seed=self.seed,
             setting=self.setting,
             fields=self.fields,
@@ -168,7 +170,7 @@ def usual(
             iterations=3000,
             imagined=1500,
             visits=min(run.visits, 800),
-            turns=1 if run.visits else 0,
+            revisits=1 if run.visits else 0,
         )
     return run
 

@@ -31,7 +31,7 @@ from kairode.errors import KairodeError, Stopped
 from kairode.experiments.fitting import digest
 from kairode.experiments.learning import learn_more
 from kairode.experiments.record import record, save
-from kairode.experiments.revisit import check_turns, revisited
+from kairode.experiments.revisit import check_revisits, revisited
 from kairode.experiments.source import Source, read_run
 from kairode.experiments.visits import SETTINGS, intervals_by_condition, judged, tests
 from kairode.planning.schedule import best_intervals, check_candidates, check_wishes, frontier, imagined_place
@@ -56,9 +56,8 @@ class Wish:
     """Whether the true dynamics choose, not the models."""
     imagined: int | None = None
     """Episodes of practice in imagination; None for what belongs to the environment."""
-    turns: int | None = None
-    """At the visits that the models choose: real episodes are collected there and the models refitted. None for as many
-    as the run has taken already."""
+    revisits: int | None = None
+    """How often real episodes are collected at the visits that the models choose, and the models refitted."""
     episodes: int = 20
     """Of the test."""
     seed: int = 0
@@ -119,6 +118,21 @@ def _candidates(source: Source, wish: Wish) -> tuple[float, ...]:
     return check_candidates(None if wish.continuous else wish.taus or None, source.env.task.spec)
 
 
+def as_before(wish: Wish, folder: Path) -> Wish:
+    """With the candidates, practice and revisits of a run of `kairode run`, where the wish does not say others."""
+    path = folder / "config.json"
+    about = json.loads(path.read_text()) if path.exists() else {}
+    if not about.get("visits"):
+        return wish
+    same = not (wish.taus or wish.continuous)
+    return dataclasses.replace(
+        wish,
+        taus=tuple(about["candidates"]) if same else wish.taus,
+        imagined=about["visits"] if wish.imagined is None else wish.imagined,
+        revisits=(0 if wish.oracle else about.get("revisits", 0)) if wish.revisits is None else wish.revisits,
+    )
+
+
 def check_wish(wish: Wish, spec: Spec) -> None:
     """Refuse what cannot be before anything is learned."""
     ends = check_candidates(wish.taus or None, spec, wish.continuous)
@@ -127,9 +141,13 @@ def check_wish(wish: Wish, spec: Spec) -> None:
         check_wishes(spec, ends[-1], price=price)
     for budget in wish.budgets:
         check_wishes(spec, ends[-1], budget=budget)
+    if wish.oracle and wish.revisits:
+        raise KairodeError(
+            "--revisits teaches the models, and with --oracle they choose nothing: leave one of them out."
+        )
     if not (wish.prices or wish.budgets):
         raise KairodeError("give at least one price (0 for none) or budget.")
-    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("turns", 0)):
+    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("revisits", 0)):
         value = getattr(wish, name)
         if value is not None and not (isinstance(value, int) and least <= value < 2**30):
             raise KairodeError(f"--{name} must be a whole number of at least {least}, got {value}.")
@@ -169,7 +187,9 @@ def chosen_of(folder: Path) -> tuple[Source, SoftGreedy, Schedule]:
         raise KairodeError(f"no visits were chosen in {folder} yet: `kairode schedule {folder}` does that.")
     policy = load_policy(place, source.models[0] if source.latent else None)
     taus = tuple(describe_policy(place)["candidates"])
-    source = revisited(source, policy, taus, None)
+    made = place / "record.json"
+    count = json.loads(made.read_text())["config"].get("revisits") if made.exists() else 0
+    source = revisited(source, policy, taus, count or 0)
     return source, policy, best_intervals(source.models, policy, source.env, taus=taus, data=source.data)
 
 
@@ -179,17 +199,23 @@ def run_schedule(
     *,
     tell: Callable[[PracticeReport], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
+    ended: Callable[[str], None] = lambda text: None,
     fitting: Callable[[Report], None] = lambda report: None,
 ) -> tuple[dict[str, Any], Source, dict[str, Trajectory]]:
-    """Learn (once), take turns, choose, test; the record, and the episodes of each choice."""
+    """Learn (once), revisit, choose, test; the record, and the episodes of each choice.
+
+    What the wish leaves open is as in the visits of the run, where it has chosen some.
+    """
     started = time.perf_counter()
     source = read_run(folder)
+    wish = as_before(wish, folder)
     check_wish(wish, source.env.task.spec)
-    check_turns(folder, wish.turns)
+    check_revisits(folder, wish.revisits or 0)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
     try:
         policy = learned_policy(source, wish, tell=tell, said=said)
-        source = revisited(source, policy, _candidates(source, wish), wish.turns, fitting=fitting, said=said)
+        tell_of: dict[str, Any] = {"fitting": fitting, "said": said, "ended": ended}
+        source = revisited(source, policy, _candidates(source, wish), wish.revisits or 0, **tell_of)
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")

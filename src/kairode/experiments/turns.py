@@ -12,9 +12,9 @@ from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.zoo import own_fields
-from kairode.errors import KairodeError, unknown
-from kairode.experiments.learning import policy_preset
-from kairode.experiments.rounds import Round, Rounds, read_rounds, run_rounds, standing_policy
+from kairode.errors import KairodeError, Stopped, unknown
+from kairode.experiments.fitting import same_system
+from kairode.experiments.rounds import Round, Rounds, read_rounds, rounds_dqn, run_rounds, standing_policy
 from kairode.models.dynamics import DynamicsModel
 
 ELSEWHERE = ("env", "dqn", "seed", "setting", "fields")
@@ -62,9 +62,16 @@ def take_turns(
         if name not in known:
             raise unknown("option", name, known, where="of kairode.take_turns")
     name = env.task.spec.name
-    dqn = dataclasses.replace(policy_preset(name).dqn, target_every=100)
-    config = Rounds(env=name, rounds=rounds, seed=seed, dqn=dqn, fields=own_fields(env), **options)
+    config = Rounds(env=name, rounds=rounds, seed=seed, dqn=rounds_dqn(name), fields=own_fields(env), **options)
+    given = {"rounds": rounds, "seed": seed, **options, **({} if folder is None else {"folder": str(folder)})}
+    call = f"kairode.take_turns({name}, {', '.join(f'{key}={value!r}' for key, value in given.items())})"
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
-        made = run_rounds(config, Path(place), tell, env=env)
+        same_system(env.task.spec, Path(place))
+        try:
+            made = run_rounds(config, Path(place), tell, command=call, env=env)
+        except Stopped:
+            if folder is None:
+                raise Stopped("interrupted; without a folder nothing is kept.") from None
+            raise
         standing = read_rounds(config, env, Path(place))
     return Turns(standing_policy(config, env, standing), standing.members, standing.data, made["figures"]["rounds"])

@@ -11,29 +11,19 @@ from rich.table import Table
 from kairode._gymnasium import IDS
 from kairode.envs import Discrete, make
 from kairode.envs.zoo import describe
-
-WIDE = 76
-"""Columns from which on all of them fit into a table."""
+from kairode.report.terminal import show
 
 
 def list_environments() -> None:
     """A table of all of them."""
-    console = Console()
-    table = Table("name", "sees", "actions", "interval", "Gymnasium id", box=SIMPLE_HEAD, pad_edge=False)
+    rows = []
     for gym_id, name in IDS.items():
         spec = make(name).task.spec
         actions = f"{spec.actions.n} {'named' if isinstance(spec.actions, Discrete) else 'controls'}"
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
-        if console.width < WIDE:
-            console.print(
-                f"[bold]{name}[/bold]\n  sees {len(spec.observations)}; actions: {actions}\n"
-                f"  every {interval}\n  {gym_id}",
-                highlight=False,
-            )
-        table.add_row(name, f"{len(spec.observations)}", actions, interval, gym_id)
-    if console.width >= WIDE:
-        console.print(table)
-    console.print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).", highlight=False)
+        rows.append([name, f"{len(spec.observations)}", actions, interval, gym_id])
+    show(["name", "sees", "actions", "interval", "Gymnasium id"], rows)
+    print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).")
 
 
 def show_environment(name: str) -> None:

@@ -137,10 +137,10 @@ def what_was_run(made: dict[str, Any]) -> str:
             f"learned in {config['imagined']:,} imagined episodes. (Other episodes watched and judged the fit; nothing "
             "was fitted to them.)"
         )
-    if "visits" in figures and config.get("turns"):
+    if "visits" in figures and config.get("revisits"):
         said.append(
             f"For visit times another policy was learned under the schedule that it chooses itself; at those visits "
-            f"{config['turns'] * config['each']} more real episodes were collected and the models refitted to all "
+            f"{config['revisits'] * config['each']} more real episodes were collected and the models refitted to all "
             f"{figures['visits']['real_episodes']}, and these chose the visits that are tested."
         )
     said.append("Every test below is on the real system, on episodes that nothing was learned from.")

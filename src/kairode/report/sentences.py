@@ -56,7 +56,7 @@ def visits_said(found: dict[str, Any], spec: Spec) -> str:
     rivals = fixed_rivals(found, spec)
     name, best = best_fixed(rivals, spec)
     price = "" if label == "price 0" else f" at a {label}"
-    known = f"; {found['real_episodes']:,} real episodes" if "real_episodes" in found else ""
+    known = f"; chosen by models of {found['real_episodes']:,} real episodes" if "real_episodes" in found else ""
     said = (
         f"Looking again when the model says so{price} takes {chosen['visits']:.0f} visits in {chosen['time']:.4g} "
         f"{unit}s and returns {chosen[kind]:.4g} ({every(spec.finest, unit)} counted{known}); "

@@ -1,6 +1,7 @@
 """Runs that differ by their seed alone, taken together: a record, a table, a sentence."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from kairode.errors import KairodeError
 from kairode.experiments.findings import best_constant
 from kairode.experiments.record import record
 from kairode.report.listing import Listing
-from kairode.report.sentences import best_fixed, fixed_rivals, judged_by, kind_of_return, spec_of
+from kairode.report.sentences import best_fixed, every, fixed_rivals, judged_by, kind_of_return, spec_of
 
 HEADS = {
     "policy": "policy",
@@ -27,8 +28,8 @@ HEADS = {
 """What is taken of each run, and the head of its column."""
 
 
-def together(folders: Sequence[Path]) -> dict[str, Any]:
-    """One record of several runs with named actions: the figures of each, and their mean and spread."""
+def together(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
+    """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
     parts = [json.loads((folder / "record.json").read_text()) for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":
@@ -40,14 +41,16 @@ def together(folders: Sequence[Path]) -> dict[str, Any]:
         raise KairodeError(f"two of the runs have the same seed: {', '.join(map(str, seeds))}.")
     runs = [{"seed": part["seed"], **key_figures(part)} for part in parts]
     known = [name for name in HEADS if all(name in run for run in runs)]
+    first = parts[0]["figures"]
     figures = {
+        "real_episodes": {**first["real_episodes"], "visits": first.get("visits", {}).get("real_episodes")},
         "spec": parts[0]["figures"]["spec"],
         "runs": [{**run, "commit": part["commit"]} for run, part in zip(runs, parts, strict=True)],
         "mean": {name: float(np.mean([run[name] for run in runs])) for name in known},
         "std": {name: float(np.std([run[name] for run in runs])) for name in known},
     }
-    words = parts[0]["command"].split(" --")[0]
-    command = f"kairode report runs/{parts[0]['config']['env']}-*, after `{words} --seed S` for each seed"
+    last = shlex.join(["kairode", "report", *map(str, folders), *([] if path is None else ["--record", str(path)])])
+    command = "; ".join([*(part["command"] for part in parts), last])
     seconds = sum(part["seconds"] for part in parts)
     made = record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
     return made | {name: parts[0][name] for name in ("commit", "machine", "versions")}
@@ -85,10 +88,14 @@ def runs_listing(made: dict[str, Any]) -> Listing:
     rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]
     average = [_short(figures["mean"].get(name)) for name in names]
     spread = [_short(figures["std"].get(name)) for name in names]
-    caption = (
-        f"Mean {kind_of_return(spec)} on test episodes; of visits every {spec.time_unit} counted. Fixed, as few: the "
-        "best fixed interval that takes no more visits."
-    )
+    seen = figures["real_episodes"]
+    caption = f"Mean {kind_of_return(spec)} on test episodes; policies of {seen['imagination']:,} real episodes"
+    if "visits" in names:
+        caption += f"; visits chosen by models of {seen['visits'] or seen['imagination']:,}, their return counted "
+        caption += (
+            f"{every(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval that takes no more visits"
+        )
+    caption += "."
     return Listing(["", *(HEADS[name] for name in names)], [*rows, ["mean", *average], ["std", *spread]], caption)
 
 

@@ -36,16 +36,19 @@ def bars_with_figures(quiet: bool) -> Progress:
 
 @contextlib.contextmanager
 def watching(
-    what: str, board: Path | None, quiet: bool, bars: Progress | None = None
+    what: str, board: Path | None, quiet: bool, bars: Progress | None = None, begun: bool = True
 ) -> Iterator[tuple[Callable[[Report], None], Callable[[int], None]]]:
-    """What the loop and the collection tell, shown as one line (among others, where there are bars already)."""
+    """What the loop and the collection tell, shown as one line (among others, where there are bars already).
+
+    One that has not begun is shown from the first thing on that it is told.
+    """
     if board is not None:
         _board_class()
     with (
         contextlib.ExitStack() as stack,
         bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar,
     ):
-        task = bar.add_task(f"{what}: collecting", total=None, figures="")
+        task = bar.add_task(f"{what}: collecting", total=None, figures="", visible=begun)
         validation: list[str] = []
         first: list[Report] = []
         boards: list[Any] = []
@@ -65,7 +68,13 @@ def watching(
             skipped = [f"{sum(report.skipped)} batches skipped"] if any(report.skipped) else []
             shown = ", ".join([*validation, *skipped, *figures, *rate])
             bar.update(
-                task, description=what, total=report.iterations, completed=report.iteration, figures=shown, refresh=True
+                task,
+                description=what,
+                total=report.iterations,
+                completed=report.iteration,
+                figures=shown,
+                visible=True,
+                refresh=True,
             )
             if board is not None:
                 _write(open_board(), report)
