@@ -22,6 +22,6 @@ def show(heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str | Non
     for row in rows:
         console.print(row[0], style="bold", highlight=False)
         for head, cell in zip(heads[1:], row[1:], strict=True):
-            console.print(f"  {head}: {cell}", highlight=False)
+            console.print(f"  {head}: {cell}", highlight=False, soft_wrap=True)
     if caption:
         console.print(caption, highlight=False)
