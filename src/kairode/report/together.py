@@ -100,7 +100,12 @@ def runs_listing(made: dict[str, Any]) -> Listing:
 
 
 def _short(number: float | None) -> str:
-    return "" if number is None else f"{number:.3g}" if abs(number) < 1e5 else f"{number:.2e}".replace("e+0", "e")
+    """To three digits; large ones in powers of ten."""
+    if number is None:
+        return ""
+    if abs(number) >= 1e5:
+        return f"{number:.2e}".replace("e+0", "e").replace("e+", "e")
+    return f"{number:.0f}" if abs(number) >= 100 or abs(number) < 1e-6 else f"{number:.3g}"
 
 
 def together_said(made: dict[str, Any]) -> str:
