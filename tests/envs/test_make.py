@@ -13,7 +13,7 @@ import pytest
 import kairode
 from kairode.envs import Environment, Task, begin
 from kairode.envs.schedule import Fixed, Given, Own, as_schedule
-from kairode.envs.zoo import ENVIRONMENTS, describe
+from kairode.envs.zoo import ENVIRONMENTS, describe, own_fields
 from kairode.errors import KairodeError
 
 
@@ -134,6 +134,15 @@ def test_wrong_kinds_where_nothing_checks_types(code: str, message: str) -> None
     said = [line for line in done.stderr.splitlines() if line.startswith("kairode.errors.KairodeError: ")]
     assert len(said) == 1, done.stderr
     assert message in said[0]
+
+
+def test_fields_of_its_own() -> None:
+    assert own_fields(kairode.make("hiv")) == {}
+    two = kairode.make("hiv", observed=("V", "E"))
+    assert own_fields(two) == {"observed": ("V", "E")}
+    assert kairode.make(two.task.spec.name, **own_fields(two)) == two
+    assert own_fields(kairode.make("acrobot", horizon=50.0)) == {"horizon": 50.0}
+    assert own_fields(kairode.make("hopper", max_decisions=9)) == {"max_decisions": 9}
 
 
 def test_lists_and_numpys_numbers_will_do() -> None:

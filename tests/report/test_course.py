@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode.envs.hiv import UNHEALTHY
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.experiments.courses import POINTS, between_decisions, course
 from kairode.report.course import draw_course
 
 
-def test_the_line_passes_through_the_decisions() -> None:
-    env = kairode.make("hiv", horizon=120)
+@pytest.mark.parametrize(
+    ("name", "fields"), [("hiv", {"horizon": 120}), ("hiv-partial", {"horizon": 60}), ("acrobot", {"horizon": 8})]
+)
+def test_the_line_passes_through_the_decisions(name: str, fields: dict) -> None:
+    env = kairode.make(name, **fields)
     episode = kairode.collect(env, episodes=1, seed=0)[0]
     time, between = between_decisions(env, episode)
     steps = int(episode.length)
@@ -18,6 +22,13 @@ def test_the_line_passes_through_the_decisions() -> None:
     np.testing.assert_allclose(time[::POINTS], episode.time[: steps + 1], rtol=1e-6)
     assert (np.diff(time) > 0).all()
     np.testing.assert_allclose(between[::POINTS], episode.observation[: steps + 1], atol=1e-4)
+
+
+def test_counts_in_place_of_standardised_logarithms() -> None:
+    env = kairode.make("hiv", horizon=20)
+    found = course(env, kairode.collect(env, episodes=1, seed=0)[0])
+    np.testing.assert_allclose(found["seen"][0], UNHEALTHY, rtol=1e-4)
+    assert found["variables"][4] == {"name": "V", "unit": "per ml", "log": True}
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
