@@ -76,7 +76,7 @@ def test_unknown_name(name: str, suggestion: str) -> None:
             "unknown field 'nois' of the environment 'gridworld'. Did you mean 'noise'",
         ),
         ("gridworld", {"noise": -1}, "noise of 'gridworld' must be finite and not negative, got -1"),
-        ("gridworld", {"noise": "much"}, "a field of 'gridworld' is of the wrong kind"),
+        ("gridworld", {"noise": "much"}, "noise of 'gridworld' takes a number such as 0.0, got 'much'."),
         ("gridworld", {"intervals": (0, 3)}, r"interval range \(0, 3\)"),
         ("gridworld", {"intervals": (5, 3)}, r"interval range \(5, 3\)"),
         ("acrobot", {"substep": 0}, "substep of 'acrobot' must be positive"),
@@ -110,7 +110,7 @@ def test_episodes_that_never_end() -> None:
     [
         ("kd.make('hiv', max_decisions=2.5)", "max_decisions must be a whole number of at least 1, got 2.5"),
         ("kd.make('hopper', intervals=(1.5, 3))", "intervals of 'hopper' must be whole frames, got (1.5, 3)"),
-        ("kd.make('hiv', horizon='long')", "a field of 'hiv' is of the wrong kind (horizon='long')"),
+        ("kd.make('hiv', horizon='long')", "horizon of 'hiv' takes a number such as 1000.0, got 'long'."),
         ("kd.make('hiv', observed=5)", "a field of 'hiv' is of the wrong kind (observed=5)"),
         ("kd.collect(kd.make('hiv'), episodes=1.5)", "episodes must be a whole number of at least 1, got 1.5"),
         ("kd.collect(kd.make('hiv'), episodes=1, seed=1.5)", "seed must be a whole number between"),
