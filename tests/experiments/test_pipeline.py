@@ -118,7 +118,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     spec = kairode.make("gridworld").task.spec
     figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
     said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
-    assert "above random actions: -150" in said
+    assert "above random actions (-150)" in said
     assert "about level with always up" in said
     assert "below the model-free policy of 50 real episodes: -34" in said
     assert "at a decision every 5 seconds" in said
@@ -131,7 +131,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
     said = visits_said(found, spec)
     assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
-    assert "above fixed intervals with as few visits (-32 at most, every 2 seconds)" in said  # the better policy
+    assert "above the run's policies at fixed intervals with as few visits (-32 at most, every 2 seconds)" in said
     assert "best fixed interval (every second, 30 visits) returns -30" in said
 
 

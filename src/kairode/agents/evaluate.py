@@ -101,7 +101,7 @@ class Evaluation:
         kind = "discounted return" if self.discounted else "return"
         return (
             f"{kind} {self.mean:.4g} ({low:.4g} to {high:.4g}, 95 %) over {len(self.returns)} episodes of "
-            f"{found['decisions']:.3g} decisions and {found['time']:.3g} {self.time_unit}s{ends}{well}"
+            f"{found['decisions']:.4g} decisions and {found['time']:.4g} {self.time_unit}s{ends}{well}"
         )
 
 

@@ -116,7 +116,11 @@ def asked_for(words: list[str]) -> Callable[[], None]:
 
 
 def plain_help(text: str) -> str:
-    """Without what says nothing: spaces in place of every None, so that frames stay whole."""
+    """Without what says nothing, spaces in place of every None so that frames stay whole; paragraphs in the width."""
+    width = shutil.get_terminal_size().columns - 1
+    text = "\n".join(
+        textwrap.fill(line, width) if len(line) > width and line[:1].isalnum() else line for line in text.split("\n")
+    )
     text = re.sub(r"\{None\}\|(\S+)", lambda found: found[1] + " " * len("{None}|"), text)
     return re.sub(r"\(default:(\s+(?:│\n│\s+)?)(None)?\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), text)
 

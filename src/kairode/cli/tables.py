@@ -18,7 +18,7 @@ LONG = 600.0
 
 
 def reproduce(
-    what: Positional[str] = "table1",
+    what: Positional[str | None] = None,
     rows: tuple[str, ...] = (),
     models: tuple[str, ...] = (),
     studies: tuple[str, ...] = (),
@@ -75,9 +75,12 @@ def reproduce(
     """
     from kairode.cli.show import View, show
     from kairode.experiments.budget import Scope
-    from kairode.experiments.plan import plan
+    from kairode.experiments.plan import ALL, plan
     from kairode.models.zoo import check_model
 
+    if what is None:
+        print(f"Which one? kairode reproduce {' | '.join((*ALL, 'all'))}; --dry-run says what it would take.")
+        return None
     if budget == "quick" and results is not None:
         raise KairodeError("--budget quick keeps its records in RUNS/quick/results: leave out --results.")
     if address is not None and engine != "ray":

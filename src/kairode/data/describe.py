@@ -78,7 +78,7 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
         observations=tuple(Variable(name, "as given") for name in observed),
         actions=_actions(path, table),
         intervals=Intervals(low, high, step=1.0 if whole else 0.0),
-        time_unit="unit of time",
+        time_unit="time unit",
     )
 
 

@@ -18,6 +18,7 @@ from kairode.agents.perception import Latent, Perception, Plain
 from kairode.agents.policy import SoftGreedy
 from kairode.agents.practice import Room, enter, real_transitions, remembering
 from kairode.data import Trajectory
+from kairode.envs import make
 from kairode.envs.accrual import Accruing
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
@@ -77,7 +78,7 @@ class Learned:
 
 def learn(
     models: DynamicsModel | Sequence[DynamicsModel] | None,
-    env: Environment | Task,
+    env: Environment | Task | str,
     *,
     data: Trajectory | None = None,
     schedule: Schedule | float | Sequence[Any] | str | None = None,
@@ -129,7 +130,7 @@ def learn(
 
 def learn_more(
     models: DynamicsModel | Sequence[DynamicsModel] | None,
-    env: Environment | Task,
+    env: Environment | Task | str,
     *,
     data: Trajectory | None = None,
     schedule: Schedule | float | Sequence[Any] | str | None = None,
@@ -143,6 +144,7 @@ def learn_more(
     **options: Any,
 ) -> Learned:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
+    env = make(env) if isinstance(env, str) else env
     task = _checked_task(env, data)
     make_room()
     chosen, settings = _chosen(task.spec.name, options)
@@ -188,7 +190,10 @@ def learn_more(
 def _checked_task(env: Any, data: Any) -> Task:
     """The task to learn, if it is one that can be learned."""
     if not isinstance(env, Environment | Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+        raise KairodeError(
+            f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task. For records of a "
+            "system that cannot be run, write a Task: docs/add-an-environment.md."
+        )
     if data is not None and not isinstance(data, Trajectory):
         raise KairodeError(f"data must be experience, from kairode.collect or kairode.read, got {data!r}.")
     task = env if isinstance(env, Task) else env.task

@@ -55,6 +55,8 @@ def take_turns(
             `kairode.experiments.rounds.Rounds`.
     """
     env = make(env) if isinstance(env, str) else env
+    if folder == "":
+        raise KairodeError("folder is empty: leave it out, or name one.")
     if not isinstance(env, Environment):
         raise KairodeError(f"a system in JAX is needed, such as kairode.make('hiv'), got a {type(env).__name__}.")
     known = [field.name for field in dataclasses.fields(Rounds) if field.name not in ELSEWHERE]

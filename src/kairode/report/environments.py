@@ -19,7 +19,8 @@ def list_environments() -> None:
     rows = []
     for gym_id, name in IDS.items():
         spec = make(name).task.spec
-        actions = f"{spec.actions.n} {'named' if isinstance(spec.actions, Discrete) else 'controls'}"
+        kind = "named" if isinstance(spec.actions, Discrete) else f"control{'s' * (spec.actions.n > 1)}"
+        actions = f"{spec.actions.n} {kind}"
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
         rows.append([name, f"{len(spec.observations)}", actions, interval, gym_id])
     show(["name", "sees", "actions", "interval", "Gymnasium id"], rows)

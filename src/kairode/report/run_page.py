@@ -21,6 +21,12 @@ from kairode.report.sentences import (
     spec_of,
 )
 
+HEALTHY = (
+    "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml and V "
+    "below 1,000 per ml."
+)
+"""What the word means here."""
+
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The record of a run's folder."""
@@ -127,7 +133,7 @@ def what_was_run(made: dict[str, Any]) -> str:
     if config["rounds"]:
         said.append(
             f"{config['fits']} {config['model']} models were fitted to them and a policy learned in their imagination; "
-            f"then, {config['rounds']} times, the policy collected {config['each']} more episodes, the models were "
+            f"then, {_times(config['rounds'])}, the policy collected {config['each']} more episodes, the models were "
             f"refitted and it learned on. {figures['real_episodes']['imagination']} real episodes in all."
         )
     else:
@@ -158,7 +164,8 @@ def tests(made: dict[str, Any]) -> str:
     heads, rows = policy_rows(made)
     number = made["figures"]["tests"]["imagination"]["episodes"]
     caption = (
-        f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout."
+        f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout; "
+        f"learned policies draw one action in twenty at random. {HEALTHY if 'healthy' in heads else ''}"
     )
     return page.section("How good it is", page.table(heads, rows, caption, mark=[0]))
 
@@ -232,9 +239,16 @@ def visits(made: dict[str, Any]) -> str:
             _cell(found["rows"][label], which),
             _cell(found["usual"][label], which) if label in found["usual"] else "",
         ]
+        health = found["rows"][label]["healthy"]
+        cells += [] if health is None else [f"{100 * health:.0f} %"]
         rows.append((_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells))
-    heads = ("schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)")
-    caption = f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule."
+    heads = ["schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)"]
+    heads += ["healthy, for chosen times"] * (len(rows[0]) - len(heads))
+    caption = (
+        f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule, where the tests above count "
+        "them at decisions; 20 test episodes each. At fixed intervals both policies of the run are tested, neither of "
+        "them learned for that interval."
+    )
     words = (
         "Return against the number of visits: a curve of fixed intervals, and points for what the model chose at each "
         "price of a visit."
@@ -247,6 +261,10 @@ def visits(made: dict[str, Any]) -> str:
         page.picture(course, "chosen", told),
         page.folded("Every schedule in numbers", page.table(heads, rows, caption, mark=range(len(chosen)))),
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _schedule(label: str, unit: str) -> str:

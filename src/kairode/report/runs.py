@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.experiments.findings import CONSTANT, best_constant
@@ -92,7 +93,7 @@ def map_figure(found: dict[str, Any]) -> Figure:
     grids = (np.asarray(found[name], float).T for name in ("actions", "values"))
     edges = {"vmin": -0.5, "vmax": len(names) - 0.5}
     for axes, grid, options in zip((left, right), grids, (edges, {}), strict=True):
-        colours = "viridis_r" if axes is left else "magma"
+        colours = colormaps["viridis_r"].resampled(len(names)) if axes is left else "magma"
         drawn = axes.pcolormesh(x["at"], y["at"], grid, cmap=colours, shading="nearest", rasterized=True, **options)
         bar = figure.colorbar(drawn, ax=axes)
         bar.ax.tick_params(labelsize=7)
@@ -115,7 +116,12 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
     axes = figure.subplots()
     fixed = fixed_rivals(found, spec)
     axes.plot(
-        *_points(fixed, kind), "o-", color=FIXED, ms=4, lw=0.9, label="fixed interval (the better of two policies)"
+        *_points(fixed, kind),
+        "o-",
+        color=FIXED,
+        ms=4,
+        lw=0.9,
+        label="fixed interval (the better of two policies)",
     )
     for label, row in fixed.items():
         where = (row["visits"], row[kind])

@@ -34,18 +34,18 @@ def policy_said(made: dict[str, Any]) -> str:
     figures, spec = made["figures"], spec_of(made)
     tests, real = figures["tests"], figures["real_episodes"]
     mine, held = tests["imagination"], best_constant(tests)
-    rivals = {"random actions": tests["random"], f"{held} (the best constant policy)": tests[held]}
+    rivals = {"random actions": tests["random"], f"the best constant policy, {held}": tests[held]}
     if "model-free" in tests:
         rivals[f"the model-free policy of {real['model-free']:,} real episodes"] = tests["model-free"]
     parts = []
     for name, test in rivals.items():
         order = "above" if mine["return_low"] > test["return_high"] else "about level with"
         order = "below" if mine["return_high"] < test["return_low"] else order
-        parts.append(f"{order} {name}: {test['return']:.4g}")
+        parts.append(f"{order} {name} ({test['return']:.4g})")
     at = f" at a decision {every(made['config']['schedule'], spec.time_unit)}" if made["config"]["schedule"] else ""
     return (
         f"Learned from {real['imagination']:,} real episodes and tested on {mine['episodes']} new ones{at}, the policy "
-        f"has a mean {kind_of_return(spec)} of {mine['return']:.4g}; {'; '.join(parts)}."
+        f"has a mean {kind_of_return(spec)} of {mine['return']:.4g}: {', '.join(parts)}."
     )
 
 
@@ -59,14 +59,20 @@ def visits_said(found: dict[str, Any], spec: Spec) -> str:
     known = f"; chosen by models of {found['real_episodes']:,} real episodes" if "real_episodes" in found else ""
     said = (
         f"Looking again when the model says so{price} takes {chosen['visits']:.0f} visits in {chosen['time']:.4g} "
-        f"{unit}s and returns {chosen[kind]:.4g} ({every(spec.finest, unit)} counted{known}); "
+        f"{unit}s and returns {chosen[kind]:.4g} (counted {every(spec.finest, unit)}, not at visits alone{known}); "
     )
     rarer = {other: row for other, row in rivals.items() if row["visits"] <= chosen["visits"]}
     if rarer:
         other, row = best_fixed(rarer, spec)
         order = "above" if chosen["low"] > row[kind] else "below" if chosen["high"] < row[kind] else "about level with"
-        said += f"{order} fixed intervals with as few visits ({row[kind]:.4g} at most, {every(other, unit)}); "
-    return f"{said}the best fixed interval ({every(name, unit)}, {best['visits']:.0f} visits) returns {best[kind]:.4g}."
+        said += (
+            f"{order} the run's policies at fixed intervals with as few visits ({row[kind]:.4g} at most, "
+            f"{every(other, unit)}); "
+        )
+    return (
+        f"{said}at their best fixed interval ({every(name, unit)}, {best['visits']:.0f} visits) they return "
+        f"{best[kind]:.4g}."
+    )
 
 
 def kind_of_return(spec: Spec) -> str:

@@ -36,6 +36,7 @@ def print_schedule(made: dict[str, Any], spec: Spec) -> None:
     )
     show(heads, cells, caption)
     _print_intervals(made["figures"]["intervals"], spec)
+    print(f"Chosen by models of {made['figures']['real_episodes']:,} real episodes.")
     for label in chosen:
         print(said(rows, label, spec))
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -190,6 +191,8 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         if asked:  # a second time: at once
             raise KeyboardInterrupt
         asked.append(number)
+        if sys.stderr.isatty():
+            print("\nStopping where it can go on from; Ctrl-C again stops at once.", file=sys.stderr, flush=True)
 
     try:
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
