@@ -119,7 +119,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
     said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
     assert "above random actions (-150)" in said
-    assert "about level with always up" in said
+    assert "about level with the best constant policy, always up (-41)" in said
     assert "below the model-free policy of 50 real episodes: -34" in said
     assert "at a decision every 5 seconds" in said
 
