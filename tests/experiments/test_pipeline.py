@@ -120,7 +120,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
     assert "above random actions (-150)" in said
     assert "about level with the best constant policy, always up (-41)" in said
-    assert "below the model-free policy of 50 real episodes: -34" in said
+    assert "below the model-free policy of 50 real episodes (-34)" in said
     assert "at a decision every 5 seconds" in said
 
     def row(plain: float, visits: float) -> dict:
@@ -132,7 +132,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     said = visits_said(found, spec)
     assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
     assert "above the run's policies at fixed intervals with as few visits (-32 at most, every 2 seconds)" in said
-    assert "best fixed interval (every second, 30 visits) returns -30" in said
+    assert "at their best fixed interval (every second, 30 visits) they return -30" in said
 
 
 def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
