@@ -26,7 +26,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 def _room_for_programs() -> Iterator[None]:
     """Hundreds of tests in one process compile more programs than it may hold."""
     yield
-    make_room()
+    make_room(40_000)  # later than elsewhere: what is forgotten is compiled again
 
 
 @pytest.fixture
