@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kairode.experiments.record import record, save
+from kairode.runs.record import record, save
 
 
 def finish(

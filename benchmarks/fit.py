@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
+from kairode.config.presets import SOLVER, preset
 from kairode.data import Trajectory
-from kairode.experiments.presets import SOLVER, preset
 from kairode.models.predict import Episodes, prepare
 from kairode.models.zoo import PAPER_MODELS, Sizes, build
 from kairode.training.batches import pad
-from kairode.training.fit import FitSettings, advance, begin, numbers
+from kairode.training.step import FitSettings, advance, begin, numbers
 
 BATCH, LATENT, HIDDEN = 32, 10, 20
 RTOL, ATOL = 1e-3, 1e-4

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from _common import finish
 from fit import BATCH, CASES, experience, ours, seconds_a_call
 
-from kairode.experiments.presets import SOLVER, preset
+from kairode.config.presets import SOLVER, preset
 from kairode.models.initial import kl_to_standard_normal
 from kairode.models.ode import METHODS, FixedSteps, parse_solver
 from kairode.models.predict import encode, prepare

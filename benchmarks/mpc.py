@@ -23,15 +23,15 @@ from rich.table import Table
 
 import kairode
 from kairode.agents.actor_critic import ActorCriticSettings, new_actor_critic
-from kairode.agents.sight import Sight
-from kairode.data.normalise import Statistics
-from kairode.experiments.controls import Control, usual
-from kairode.experiments.crew import Crew
-from kairode.experiments.presets import SOLVER, preset
+from kairode.agents.obs_normalizer import Sight
+from kairode.algorithms.mpc_loop import Crew
+from kairode.config.mpc import Control, usual
+from kairode.config.presets import SOLVER, preset
+from kairode.data.normalize import Statistics
 from kairode.models.predict import Episodes
 from kairode.models.zoo import build
 from kairode.planning.mpc import Learned, Planner, PlanSettings
-from kairode.training.fit import FitSettings, advance, begin
+from kairode.training.step import FitSettings, advance, begin
 
 CASES = ("hopper", "half-cheetah")
 RTOL, ATOL = 1e-5, 1e-6

@@ -32,15 +32,15 @@ from kairode.agents.dqn import (
     unpack,
     update,
 )
-from kairode.agents.perception import Plain
-from kairode.agents.practice import Practice, Room, advance, enter
+from kairode.agents.encoder import Plain
+from kairode.agents.train_step import Practice, Room, advance, enter
+from kairode.config.presets import preset
 from kairode.data.replay import Draw, add_prioritised, draw, prioritise
 from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
 from kairode.envs.schedule import Own, Schedule, Timed
-from kairode.experiments.presets import preset
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.zoo import PAPER_MODELS, build
-from kairode.planning.world import World, imagine
+from kairode.planning.model_env import World, imagine
 
 ENV, MODEL = "hiv", "latent-ode"
 SETTINGS = DQNSettings()

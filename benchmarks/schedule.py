@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
+from kairode.agents.encoder import Plain, Recall, Tracked
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.perception import Plain, Recall, Tracked
-from kairode.agents.policy import SoftGreedy
+from kairode.agents.q_policy import SoftGreedy
+from kairode.config.presets import preset
 from kairode.envs.accrual import step_rewards
 from kairode.envs.schedule import Decision
-from kairode.experiments.presets import preset
 from kairode.models.zoo import build
-from kairode.planning.chosen import Chosen
-from kairode.planning.schedule import best_intervals
+from kairode.planning.optimize_schedule import best_intervals
+from kairode.planning.optimized_schedule import Chosen
 
 PATIENTS = 1000
 ALONE = 20

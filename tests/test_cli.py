@@ -8,8 +8,8 @@ import pytest
 
 import kairode
 from kairode.cli.common import fields_of
+from kairode.config.run import Run, command
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.experiments.runs import Run, command
 
 
 def test_envs(typed) -> None:

@@ -21,8 +21,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorte
 LISTS = (
     ("kairode.models.zoo", "MODELS"),
     ("kairode.envs.zoo", "ENVIRONMENTS"),
-    ("kairode.experiments.presets", "FITS"),
-    ("kairode.experiments.learning", "POLICIES"),
+    ("kairode.config.presets", "FITS"),
+    ("kairode.algorithms.learn", "POLICIES"),
 )
 """What a page may add its own to."""
 

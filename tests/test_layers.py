@@ -6,7 +6,21 @@ from pathlib import Path
 import kairode
 
 ROOT = Path(kairode.__file__).parent
-LAYERS = ["envs", "data", "models", "training", "agents", "planning", "experiments", "report", "cli", "__main__"]
+LAYERS = [
+    "config",
+    "envs",
+    "data",
+    "models",
+    "training",
+    "agents",
+    "planning",
+    "algorithms",
+    "runs",
+    "paper",
+    "report",
+    "cli",
+    "__main__",
+]
 GROUND = {"errors", "trees", "_version", "_gymnasium", "_xla"}
 """What every layer may import: it imports nothing of ours but itself."""
 

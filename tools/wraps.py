@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import kairode
-from kairode.experiments.record import record, save
+from kairode.runs.record import record, save
 
 
 def errors(folder: Path, test: kairode.Trajectory) -> dict[str, Any]:

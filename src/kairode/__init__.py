@@ -15,35 +15,35 @@ from kairode.errors import KairodeError
 
 if TYPE_CHECKING:
     from kairode.agents.evaluate import evaluate
-    from kairode.agents.store import load_policy, save_policy
+    from kairode.agents.policy_files import load_policy, save_policy
+    from kairode.algorithms.fit import fit
+    from kairode.algorithms.learn import learn
+    from kairode.algorithms.mpc import steer
+    from kairode.algorithms.train_dyna import take_turns
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
-    from kairode.experiments.control import steer
-    from kairode.experiments.fitting import fit
-    from kairode.experiments.learning import learn
-    from kairode.experiments.pilots import load_policies
-    from kairode.experiments.turns import take_turns
     from kairode.models import DynamicsModel, predict
-    from kairode.planning.schedule import best_intervals
-    from kairode.planning.world import imagine
-    from kairode.training.judge import judge
-    from kairode.training.store import load_models
+    from kairode.planning.model_env import imagine
+    from kairode.planning.optimize_schedule import best_intervals
+    from kairode.runs.mpc import load_policies
+    from kairode.training.evaluate_model import judge
+    from kairode.training.model_files import load_models
 
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
     "kairode.models": ("DynamicsModel", "predict"),
-    "kairode.training.judge": ("judge",),
-    "kairode.training.store": ("load_models",),
+    "kairode.training.evaluate_model": ("judge",),
+    "kairode.training.model_files": ("load_models",),
     "kairode.agents.evaluate": ("evaluate",),
-    "kairode.agents.store": ("load_policy", "save_policy"),
-    "kairode.planning.schedule": ("best_intervals",),
-    "kairode.planning.world": ("imagine",),
-    "kairode.experiments.control": ("steer",),
-    "kairode.experiments.fitting": ("fit",),
-    "kairode.experiments.learning": ("learn",),
-    "kairode.experiments.pilots": ("load_policies",),
-    "kairode.experiments.turns": ("take_turns",),
+    "kairode.agents.policy_files": ("load_policy", "save_policy"),
+    "kairode.planning.optimize_schedule": ("best_intervals",),
+    "kairode.planning.model_env": ("imagine",),
+    "kairode.algorithms.mpc": ("steer",),
+    "kairode.algorithms.fit": ("fit",),
+    "kairode.algorithms.learn": ("learn",),
+    "kairode.runs.mpc": ("load_policies",),
+    "kairode.algorithms.train_dyna": ("take_turns",),
 }
 
 __all__ = [

@@ -11,12 +11,12 @@ import scipy.integrate
 
 import kairode
 from kairode.agents import actor_critic as ac
+from kairode.agents.actor_policy import Pilot, actions, controls
 from kairode.agents.dqn import Transition
-from kairode.agents.pilot import Pilot, actions, controls
-from kairode.agents.sight import Sight
+from kairode.agents.obs_normalizer import Sight
+from kairode.algorithms.mpc import run_control
+from kairode.config.mpc import usual
 from kairode.errors import KairodeError
-from kairode.experiments.control import run_control
-from kairode.experiments.controls import usual
 
 F, A, N = 3, 2, 16
 

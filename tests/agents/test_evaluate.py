@@ -7,10 +7,10 @@ import pytest
 from probes import abreast
 
 import kairode
+from kairode.agents.encoder import Plain
 from kairode.agents.evaluate import TEST_SEED, bootstrap, episode_keys, evaluate, judged, mean_return, score, score_many
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.perception import Plain
-from kairode.agents.policy import SoftGreedy
+from kairode.agents.q_policy import SoftGreedy
 from kairode.data.policy import Constant
 from kairode.envs.core import Environment
 from kairode.envs.hiv import HEALTHY, UNHEALTHY

@@ -7,10 +7,10 @@ import pytest
 from probes import END, Cue, abreast, one_of, table
 
 from kairode.agents.dqn import DQNSettings
+from kairode.agents.encoder import Latent, Plain
 from kairode.agents.evaluate import evaluate
-from kairode.agents.learn import Practised, practise
-from kairode.agents.perception import Latent, Plain
-from kairode.agents.practice import Room
+from kairode.agents.train_loop import Practised, practise
+from kairode.agents.train_step import Room
 from kairode.envs.schedule import Own, Timed
 from kairode.models.zoo import Sizes, build
 

@@ -14,7 +14,7 @@ from kairode.envs.accrual import Accruing, inner_state
 from kairode.errors import KairodeError
 from kairode.models.zoo import Sizes, build
 from kairode.planning.interpolate import interpolated
-from kairode.planning.world import imagine
+from kairode.planning.model_env import imagine
 
 HIV = kairode.make("hiv", horizon=60.0)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.envs.fleet_host import HostFleet
 from kairode.envs.locomotion import ROBOTS, quiet_loading, repeat_rule
 from kairode.envs.schedule import Fixed, Given
+from kairode.envs.vector_host import HostFleet
 from kairode.errors import KairodeError
 
 NAMES = list(ROBOTS)

@@ -8,7 +8,7 @@ import pytest
 import scipy.integrate
 
 import kairode
-from kairode.envs.fleet_jax import JaxFleet
+from kairode.envs.vector_jax import JaxFleet
 from kairode.errors import KairodeError
 
 

@@ -12,8 +12,8 @@ import scipy.linalg
 import kairode
 from kairode.agents.actor_critic import ActorCriticSettings, Critic, Networks, greedy, new_actor_critic, value
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.sight import Sight
-from kairode.data.normalise import Statistics
+from kairode.agents.obs_normalizer import Sight
+from kairode.data.normalize import Statistics
 from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
 from kairode.errors import KairodeError
 from kairode.models.dynamics import Scale

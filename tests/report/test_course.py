@@ -6,8 +6,8 @@ import pytest
 import kairode
 from kairode.envs.hiv import UNHEALTHY
 from kairode.envs.zoo import ENVIRONMENTS
-from kairode.experiments.courses import POINTS, between_decisions, course
 from kairode.report.course import draw_course
+from kairode.runs.course import POINTS, between_decisions, course
 
 
 @pytest.mark.parametrize(

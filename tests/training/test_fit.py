@@ -20,11 +20,11 @@ from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
 from kairode.models.zoo import Sizes, build
 from kairode.training import checkpoint, loop
-from kairode.training.fit import FitSettings, advance
-from kairode.training.judge import check_solver, judge
+from kairode.training.evaluate_model import check_solver, judge
 from kairode.training.loop import Report, train
 from kairode.training.losses import Weights
-from kairode.training.store import load_models, save_models
+from kairode.training.model_files import load_models, save_models
+from kairode.training.step import FitSettings, advance
 
 SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 QUICK = FitSettings(iterations=12, batch=4, every=4)

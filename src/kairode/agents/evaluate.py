@@ -13,7 +13,7 @@ import scipy.stats
 from jaxtyping import Array, Float, Key
 
 from kairode._xla import make_room
-from kairode.agents.policy import SoftGreedy
+from kairode.agents.q_policy import SoftGreedy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout

@@ -19,14 +19,14 @@ from typing import Any
 import tyro
 
 from kairode._version import __version__
+from kairode.cli.bench import bench
 from kairode.cli.data import collect, envs
-from kairode.cli.fits import fit
-from kairode.cli.pages import report
+from kairode.cli.fit import fit
 from kairode.cli.policies import evaluate, rounds, schedule
-from kairode.cli.runs import run
-from kairode.cli.speed import bench
+from kairode.cli.report import report
+from kairode.cli.reproduce import reproduce
+from kairode.cli.run import run
 from kairode.cli.study import study
-from kairode.cli.tables import reproduce
 from kairode.errors import KairodeError, Stopped, unknown
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from kairode.cli.common import Environment, Quiet, fields_of, number, print_json
-from kairode.cli.runs import run as main_job
+from kairode.cli.run import run as main_job
+from kairode.config.options import ControlOptions, NamedOptions
 from kairode.errors import KairodeError
-from kairode.experiments.options import ControlOptions, NamedOptions
 
 
 def rounds(
@@ -39,7 +39,7 @@ def rounds(
         set: fields of the environment, such as horizon=500.
         quiet: no lines, no closing sentence.
     """
-    from kairode.experiments.rounds import Round, Rounds, rounds_dqn, run_rounds
+    from kairode.algorithms.dyna import Round, Rounds, rounds_dqn, run_rounds
 
     def tell(found: Round) -> None:
         if not quiet:
@@ -98,7 +98,7 @@ def evaluate(
         seed: fixes everything random.
         json: print figures as JSON, nothing else.
     """
-    from kairode.experiments.retest import evaluate_run
+    from kairode.runs.evaluate import evaluate_run
 
     timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(number, schedule))
     timing = timing[0] if len(timing) == 1 else (timing or None)
@@ -163,11 +163,11 @@ def schedule(
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
-    from kairode.experiments.courses import course
-    from kairode.experiments.scheduling import Wish, run_schedule
     from kairode.report.course import draw_course
-    from kairode.report.visits import draw_schedule, print_schedule
-    from kairode.report.watch import bars_with_figures, watching, watching_practice
+    from kairode.report.progress import bars_with_figures, watching, watching_practice
+    from kairode.report.schedule import draw_schedule, print_schedule
+    from kairode.runs.course import course
+    from kairode.runs.schedule import Wish, run_schedule
 
     wish = Wish(
         prices=tuple(dict.fromkeys(price)) or (() if budget else (0.0,)),
@@ -210,10 +210,10 @@ def schedule(
 
 def _folder_of(run: Path, wish: Any, quiet: bool) -> Path:
     """The folder of a run; for the name of an environment that of a main job, done first where there is none."""
+    from kairode.config.run import usual
     from kairode.envs.core import Discrete
     from kairode.envs.zoo import ENVIRONMENTS, make
-    from kairode.experiments.runs import usual
-    from kairode.experiments.scheduling import check_wish
+    from kairode.runs.schedule import check_wish
 
     if run.exists():
         return run

@@ -34,10 +34,10 @@ def study(
         replace: write the record even where there is one of the same config.
         quiet: no progress bar.
     """
-    from kairode.experiments.budget import Scope
-    from kairode.experiments.units import run_piece
-    from kairode.report.control import watching_control
-    from kairode.report.watch import watching_practice
+    from kairode.paper.budget import Scope
+    from kairode.paper.run_work import run_piece
+    from kairode.report.mpc import watching_control
+    from kairode.report.progress import watching_practice
 
     scope = Scope.at(results, runs, seeds, budget)
     if name.startswith("control/"):

@@ -14,9 +14,9 @@ from kairode.data.collect_host import Progress, collect_host
 from kairode.data.policy import Policy, as_policy
 from kairode.data.rollout import Rollout, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
+from kairode.envs.batching import cores, most_lanes
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.host import HostEnvironment
-from kairode.envs.lanes import cores, most_lanes
 from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 

@@ -15,10 +15,10 @@ from kairode.data.policy import Memory, Policy
 from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
-from kairode.envs.fleet import Step
-from kairode.envs.fleet_host import HostFleet
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule
+from kairode.envs.vector import Step
+from kairode.envs.vector_host import HostFleet
 
 INSTANCES = 16
 """The most simulations stepped side by side."""

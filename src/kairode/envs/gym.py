@@ -10,11 +10,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from kairode.envs.core import Discrete, Spec
-from kairode.envs.fleet import Fleet, Step
-from kairode.envs.fleet_host import HostFleet
-from kairode.envs.fleet_jax import JaxFleet
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
+from kairode.envs.vector import Fleet, Step
+from kairode.envs.vector_host import HostFleet
+from kairode.envs.vector_jax import JaxFleet
 from kairode.envs.zoo import make
 from kairode.errors import KairodeError
 

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from kairode.agents.actor_critic import ActorCriticSettings, Networks, greedy, value
-from kairode.agents.pilot import Pilot, controls
-from kairode.agents.sight import Sight
+from kairode.agents.actor_policy import Pilot, controls
+from kairode.agents.obs_normalizer import Sight
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError

@@ -8,8 +8,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kairode.experiments.courses import Course
 from kairode.report.figures import DECISION, EXPECTED, LINE, save_figure
+from kairode.runs.course import Course
 
 SAID = {"expected": "what the model expected", "predicted": "predicted from the first observation alone"}
 

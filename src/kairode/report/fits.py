@@ -8,13 +8,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kairode.algorithms.fit import Fit
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Spec
-from kairode.experiments.courses import course
-from kairode.experiments.fitting import Fit
 from kairode.models.dynamics import DynamicsModel
 from kairode.report.course import draw_course
+from kairode.runs.course import course
 
 
 def print_fit(made: dict[str, Any], spec: Spec) -> None:

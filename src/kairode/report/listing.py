@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from kairode.experiments.studies import ORACLE
+from kairode.paper.studies import ORACLE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from kairode.experiments.work import Work
+from kairode.paper.work import Work
 from kairode.report.terminal import show
 
 

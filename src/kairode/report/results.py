@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from kairode.algorithms.mpc_agent import FREE
 from kairode.envs.locomotion import ROBOTS
-from kairode.experiments import returns, table1
-from kairode.experiments.minds import FREE
-from kairode.experiments.paper import RETURNS
-from kairode.experiments.studies import ORACLE, key
 from kairode.models.zoo import PAPER_MODELS
-from kairode.report.control import mujoco_figure
+from kairode.paper import returns, table1
+from kairode.paper.published import RETURNS
+from kairode.paper.studies import ORACLE, key
+from kairode.report.compare import runs_listing
 from kairode.report.listing import Listing, cells, spread
-from kairode.report.policies import curves_figure, rounds_figure, values_figure
-from kairode.report.together import runs_listing
-from kairode.report.visits import LABELS, gathered, visits_figure
+from kairode.report.mpc import mujoco_figure
+from kairode.report.returns import curves_figure, rounds_figure, values_figure
+from kairode.report.schedule import LABELS, gathered, visits_figure
 
 MAIN = "run-hiv"
 """The one that is no table of the paper."""

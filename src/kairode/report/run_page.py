@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.experiments.findings import best_constant
 from kairode.report import page
-from kairode.report.control import control_rows, control_said
-from kairode.report.control import learning_figure as control_learning
 from kairode.report.course import course_figure
+from kairode.report.mpc import control_rows, control_said
+from kairode.report.mpc import learning_figure as control_learning
 from kairode.report.runs import learning_figure, map_figure, policy_rows, tradeoff_figure
-from kairode.report.sentences import (
+from kairode.report.summary import (
     best_fixed,
     every,
     fixed_rivals,
@@ -20,6 +19,7 @@ from kairode.report.sentences import (
     kind_of_return,
     spec_of,
 )
+from kairode.runs.findings import best_constant
 
 HEALTHY = (
     "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml and V "

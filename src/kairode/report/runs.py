@@ -6,10 +6,10 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.experiments.findings import CONSTANT, best_constant
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
-from kairode.report.sentences import fixed_rivals, found_sentences, judged_by, kind_of_return, spec_of
+from kairode.report.summary import fixed_rivals, found_sentences, judged_by, kind_of_return, spec_of
 from kairode.report.terminal import show
+from kairode.runs.findings import CONSTANT, best_constant
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 

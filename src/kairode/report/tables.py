@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kairode.experiments.table1 import PAPER, ROWS
+from kairode.paper.table1 import PAPER, ROWS
 from kairode.report.listing import cells as marked
 from kairode.report.listing import for_terminal
 

@@ -25,7 +25,7 @@ from kairode.models.predict import Episodes, prepare
 from kairode.models.transition import FlowTransition
 from kairode.training import checkpoint
 from kairode.training.batches import pad, pieces
-from kairode.training.fit import FitSettings, Progress, advance, begin, look, numbers, validate
+from kairode.training.step import FitSettings, Progress, advance, begin, look, numbers, validate
 from kairode.trees import choose
 
 CHUNK = 50

@@ -11,7 +11,7 @@ import numpy as np
 from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
 from kairode.training.batches import batch_numbers
-from kairode.training.fit import FitSettings, Progress, advance, look, validate
+from kairode.training.step import FitSettings, Progress, advance, look, validate
 from kairode.trees import choose
 
 CHUNK = 10

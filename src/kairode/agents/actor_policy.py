@@ -1,0 +1,65 @@
+"""An actor as a policy: it steers."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from kairode.agents.actor_critic import ActorCriticSettings, Networks, explore, greedy
+from kairode.agents.obs_normalizer import Sight
+from kairode.data.policy import Memory, Policy
+from kairode.envs.core import Action, Continuous, Obs, Spec, Tau
+from kairode.errors import KairodeError
+
+
+def bounds(spec: Spec, like: Any) -> tuple[Any, Any]:
+    """Middle and half width of every control's range, in the shape of an array of controls (on its last axis)."""
+    if not isinstance(spec.actions, Continuous):
+        raise KairodeError(f"actor-critic is for controls; the actions of '{spec.name}' have names: use DQN.")
+    low, high = np.array(spec.actions.low), np.array(spec.actions.high)
+    middle, reach = ((low + high) / 2).astype(like.dtype), ((high - low) / 2).astype(like.dtype)
+    return np.broadcast_to(middle, like.shape), np.broadcast_to(reach, like.shape)
+
+
+def controls(spec: Spec, action: Any) -> Any:
+    """Controls within their bounds, from actions in [-1, 1]."""
+    middle, reach = bounds(spec, action)
+    return middle + reach * action
+
+
+def actions(spec: Spec, control: Any) -> Any:
+    """The inverse of `controls`."""
+    middle, reach = bounds(spec, control)
+    return (control - middle) / reach
+
+
+class Before(NamedTuple):
+    """What is remembered of the last decision."""
+
+    obs: Any
+
+
+class Pilot(Policy):
+    """The actor's action, with or without the noise of exploration."""
+
+    networks: Networks
+    sight: Sight
+    settings: ActorCriticSettings = eqx.field(static=True)
+    spec: Spec = eqx.field(static=True)
+    explores: bool = eqx.field(static=True, default=False)
+
+    def start(self, *, key: Key[Array, ""]) -> Memory:
+        """Nothing was seen."""
+        return Before(jnp.zeros(len(self.spec.observations)))
+
+    def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
+        """pi(s)."""
+        features = self.sight.features(self.sight.seen(obs, memory.obs, elapsed == 0))
+        actor = self.networks.actor
+        if self.explores:
+            action = explore(self.settings, actor, features, key=key)
+        else:
+            action = greedy(self.settings, actor, features)
+        return controls(self.spec, action), Before(obs)

@@ -1,0 +1,65 @@
+"""A learned policy in a folder: JSON that says what it is, safetensors for the weights."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from kairode.agents.encoder import Latent, Plain
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.q_policy import SoftGreedy
+from kairode.data.describe import spec_from_dict, spec_to_dict
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.training import checkpoint
+
+NAME = "policy"
+
+
+def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | None = None) -> None:
+    """Write a policy and what is said about it; the model of a latent one is kept by whoever fitted it."""
+    sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
+    checkpoint.save(
+        folder,
+        eqx.filter(policy.q, eqx.is_array),
+        NAME,
+        sizes=sizes,
+        sees="z" if isinstance(policy.perception, Latent) else "s",
+        epsilon=policy.epsilon,
+        scale=policy.scale,
+        accrues=policy.accrues,
+        spec=spec_to_dict(policy.spec),
+        **{"env": policy.spec.name, "setting": "ours", "fields": {}, "schedule": None, **(about or {})},
+    )
+
+
+def describe_policy(folder: str | Path) -> dict[str, Any]:
+    """What the JSON file of a policy says."""
+    if not checkpoint.exists(folder, NAME):
+        raise KairodeError(
+            f"there is no policy in {folder}: give a folder of `kairode run` or `kairode rounds` (for a run with "
+            "controls: kairode.load_policies)."
+        )
+    about = checkpoint.describe(folder, NAME)
+    for name in ("sizes", "sees", "epsilon", "spec", "env", "setting", "fields", "schedule"):
+        if name not in about:
+            raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not say '{name}'.")
+    return about
+
+
+def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftGreedy:
+    """The policy of a folder; one that sees z needs the model it was learned with."""
+    about = describe_policy(folder)
+    try:
+        sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
+        epsilon, scale = float(about["epsilon"]), float(about.get("scale", 1.0))
+        accrues = bool(about.get("accrues", False))
+    except (KeyError, TypeError, ValueError) as error:
+        raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
+    q = checkpoint.load(folder, ReLUNetwork.new(*sizes, key=jax.random.key(0)), NAME)
+    if sees == "s":
+        return SoftGreedy(q, Plain(), spec, epsilon, scale, accrues)
+    if model is None:
+        raise KairodeError(f"the policy in {folder} sees the latent state of a model: give the model too.")
+    return SoftGreedy(q, Latent(model), spec, epsilon, scale, accrues)

@@ -1,0 +1,37 @@
+"""A learned policy: greedy on Q, softened by a small share of random actions."""
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key
+
+from kairode.agents.dqn import soft_greedy
+from kairode.agents.encoder import Perception
+from kairode.agents.network import ReLUNetwork
+from kairode.data.policy import Memory, Policy
+from kairode.envs.core import Action, Obs, Spec, Tau
+
+
+class SoftGreedy(Policy):
+    """The action with the highest value, or with probability `epsilon` any."""
+
+    q: ReLUNetwork
+    perception: Perception
+    spec: Spec = eqx.field(static=True)
+    epsilon: float = eqx.field(static=True, default=0.05)
+    scale: float = eqx.field(static=True, default=1.0)
+    """What rewards were multiplied with when the values were learned."""
+    accrues: bool = eqx.field(static=True, default=False)
+    """Whether the values are of rewards on every finest step, so that intervals can be chosen by them."""
+
+    def start(self, *, key: Key[Array, ""]) -> Memory:
+        """What its perception starts with."""
+        return self.perception.start(self.spec, key=key)
+
+    def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
+        """Look, choose, and note what was chosen."""
+        features, memory = self.perception.look(memory, obs, elapsed)
+        action = soft_greedy(self.q(features), self.epsilon, key=key)
+        return action, self.perception.note(memory, obs, action)
+
+    def value(self, obs: Float[Array, "*n obs"]) -> Float[Array, "*n"]:
+        """V(s) = max_a Q(s, a), of a policy that sees the observation alone; in the unit of the reward."""
+        return self.q(obs).max(-1) / self.scale

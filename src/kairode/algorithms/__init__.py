@@ -1,0 +1,1 @@
+"""What a user calls: fit, learn, Dyna, MPC, visit schedules."""

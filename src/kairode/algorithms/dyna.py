@@ -1,0 +1,367 @@
+"""Rounds: collect with the current policy, refit, go on learning; every real episode is counted.
+
+The iterative form that the paper's appendix mentions, with what makes it work: an ensemble, imagination that branches
+off from what really happened and stays near it (Janner et al. 2019), and real transitions beside imagined ones in the
+replay (Sutton's Dyna).
+"""
+
+import dataclasses
+import json
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode._xla import make_room
+from kairode.agents.dqn import DQNSettings, new_learner, remember
+from kairode.agents.encoder import Plain
+from kairode.agents.evaluate import Evaluation, evaluate
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.policy_files import save_policy
+from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.train_loop import practise
+from kairode.agents.train_step import Practice, Room, enter, real_transitions
+from kairode.algorithms.fit import Fit, new_models, same_config
+from kairode.algorithms.learn import policy_preset
+from kairode.config.presets import preset
+from kairode.data import Trajectory, collect, read, write
+from kairode.data.files import check_target
+from kairode.data.trajectory import join
+from kairode.envs import make
+from kairode.envs.core import Discrete, Environment
+from kairode.envs.schedule import Own
+from kairode.errors import KairodeError, Stopped
+from kairode.models.zoo import check_model
+from kairode.paper.studies import some_moments
+from kairode.planning.model_env import imagine, seen_range
+from kairode.runs.record import record, save
+from kairode.runs.watch import Watch
+from kairode.training import checkpoint
+from kairode.training.loop import Report, interrupts, train
+from kairode.trees import alone, one, stack
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """How real and imagined episodes take turns."""
+
+    env: str = "hiv"
+    """Name of the environment."""
+    model: str = "latent-ode"
+    """Name of the dynamics model."""
+    first: int = 20
+    """Real episodes under random actions, before the first round."""
+    each: int = 5
+    """Real episodes under the policy, in each round."""
+    rounds: int = 12
+    fits: int = 4
+    """Models in the ensemble."""
+    latent: int = 16
+    """Dimensions of the models' latent state: experience under a good policy spans more than random one."""
+    field_hidden: int = 48
+    """Tanh units in each hidden layer of their field."""
+    iterations: int = 3000
+    """Of the first fit; half as many in later rounds, which go on from the models of the last."""
+    pieces: int = 20
+    """Decisions in a piece of an episode that models are fitted to."""
+    branch: int = 10
+    """Decisions of an imagined episode."""
+    imagined: int = 1500
+    """Imagined episodes in each round."""
+    margin: float = 0.2
+    """Imagined observations stay within the range of the experience, widened by so many times itself."""
+    explore: float = 0.1
+    """Share of random actions in real episodes."""
+    dqn: DQNSettings = dataclasses.field(
+        default_factory=lambda: DQNSettings(reward_scale=1e-6, double=True, target_every=100)
+    )
+    seed: int = 0
+    """Fixes everything random."""
+    setting: str = "ours"
+    """Of the environment: ours or paper."""
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the environment that differ from its setting."""
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        least = {"first": 10, "rounds": 0, "seed": 0, "iterations": 2}
+        counts = (
+            "first",
+            "each",
+            "rounds",
+            "fits",
+            "latent",
+            "field_hidden",
+            "iterations",
+            "pieces",
+            "branch",
+            "imagined",
+        )
+        for name in (*counts, "seed"):
+            value = getattr(self, name)
+            if not (isinstance(value, int) and value >= least.get(name, 1)):
+                raise KairodeError(f"{name} must be a whole number of at least {least.get(name, 1)}, got {value}.")
+        if not 0 <= self.explore <= 1:
+            raise KairodeError(f"explore must be a share from 0 to 1, got {self.explore}.")
+        if not self.margin >= 0:
+            raise KairodeError(f"margin must not be negative, got {self.margin}.")
+
+    def make(self) -> Environment:
+        """The environment."""
+        return make(self.env, setting=self.setting, **self.fields)
+
+
+def rounds_dqn(env: str) -> DQNSettings:
+    """How policies learn in rounds: as belongs to the environment, with a target network for many short episodes."""
+    return dataclasses.replace(policy_preset(env).dqn, target_every=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one round came to."""
+
+    number: int
+    real_episodes: int
+    """Seen so far, by models and policy."""
+    real_decisions: int
+    model_error: float
+    """Of validation, mean over the ensemble."""
+    collected: float
+    """Mean return of the real episodes of this round."""
+    tested: Evaluation
+    """The policy after it, on episodes that nothing learns from."""
+
+    def figures(self) -> dict[str, Any]:
+        """For a record."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "tested"}
+        return {**own, **self.tested.figures()}
+
+
+class Standing(NamedTuple):
+    """Where the rounds stand."""
+
+    number: int
+    """Of the round that ended last."""
+    data: Trajectory
+    models: Any
+    """The ensemble, stacked."""
+    network: ReLUNetwork
+
+    @property
+    def members(self) -> list[Any]:
+        """The models of the ensemble."""
+        return [one(self.models, i) for i in range(self.models.decoder.weight.shape[0])]
+
+
+def load_rounds(folder: Path) -> Standing:
+    """What the rounds of a folder came to: experience, models, action values."""
+    if not (folder / "config.json").exists() or not checkpoint.exists(folder):
+        raise KairodeError(f"there are no rounds in {folder}: make them with `kairode rounds hiv --out {folder}`.")
+    config = read_config(folder)
+    return read_rounds(config, config.make(), folder)
+
+
+def read_config(folder: Path) -> Rounds:
+    """The config of the rounds in a folder."""
+    about = json.loads((folder / "config.json").read_text())
+    dqn = about.pop("dqn")
+    return Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
+
+
+def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
+    """Where the rounds of a folder stand, of this config on this system."""
+    about = checkpoint.describe(folder)
+    data = read(folder / "experience.parquet")[: about["episodes"]]
+    if len(data) < about["episodes"]:
+        raise KairodeError(
+            f"{folder} is damaged: it holds {len(data)} of {about['episodes']} real episodes. Remove it."
+        )
+    models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
+    spec = env.task.spec
+    network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
+    arrays, rest = eqx.partition(models, eqx.is_array)
+    network, arrays = checkpoint.load(folder, (network, arrays))
+    return Standing(about["number"], data, eqx.combine(arrays, rest), network)
+
+
+def keep_standing(folder: Path, standing: Standing, **about: Any) -> None:
+    """Write where the rounds stand; last the checkpoint, which says how many of the episodes count."""
+    write(folder / "experience.parquet", standing.data)
+    arrays = (standing.network, eqx.filter(standing.models, eqx.is_array))
+    checkpoint.save(folder, arrays, number=standing.number, episodes=len(standing.data), **about)
+
+
+def run_rounds(
+    config: Rounds,
+    folder: Path,
+    tell: Callable[[Round], None] = lambda found: None,
+    watch: Watch | None = None,
+    command: str | None = None,
+    env: Environment | None = None,
+) -> dict[str, Any]:
+    """Take turns in a folder of its own, or go on after the last round that ended there.
+
+    The command is the one that makes them again, where that is not `kairode rounds`; the system is given where it is
+    none that a name makes.
+    """
+    watch = watch or Watch()
+    env = config.make() if env is None else env
+    if not isinstance(env.task.spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{config.env}' are controls.")
+    check_target(folder / "config.json")
+    same_config(config, folder, free=("rounds",))  # more rounds go on from where fewer ended
+    save(folder / "config.json", dataclasses.asdict(config))
+    started = time.perf_counter()
+    standing, seen, earlier = _resumed(config, env, folder)
+    command = command or _command(config, folder)
+
+    def write_down(**figures: Any) -> dict[str, Any]:
+        spent = earlier + time.perf_counter() - started
+        made = record("rounds", config, {"rounds": seen, **figures}, command=command, seconds=spent)
+        save(folder / "record.json", made)
+        return made
+
+    first = 0 if standing is None else standing.number + 1
+    with interrupts() as asked:
+        for number in range(first, config.rounds + 1):
+            try:
+                standing, found = one_round(config, env, standing, number, watch)
+            except Stopped:
+                raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
+            seen.append(found.figures())
+            save_policy(
+                folder, standing_policy(config, env, standing), {"setting": config.setting, "fields": config.fields}
+            )
+            write_down()
+            # Last, so that what is written of a round that a kill cut short is written again.
+            keep_standing(folder, standing)
+            tell(found)
+            make_room()
+            if asked():
+                raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
+    assert standing is not None
+    return write_down(test=evaluate(env, standing_policy(config, env, standing), episodes=100).figures())
+
+
+def _command(config: Rounds, folder: Path) -> str:
+    """The command that makes the rounds again."""
+    words = ["kairode", "rounds", config.env]
+    for name in ("seed", "first", "each", "rounds"):
+        words += [f"--{name}", str(getattr(config, name))]
+    if config.setting != "ours":
+        words += ["--setting", config.setting]
+    if config.fields:
+        words += ["--set", *(f"{name}={json.dumps(value)}" for name, value in config.fields.items())]
+    return shlex.join([*words, "--out", str(folder)])
+
+
+def standing_policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
+    """The policy where the rounds stand."""
+    return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
+
+
+def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing | None, list[dict[str, Any]], float]:
+    """What a folder holds of earlier rounds: where they stand, their figures, the time they took."""
+    if not checkpoint.exists(folder):
+        return None, [], 0.0
+    standing = read_rounds(config, env, folder)
+    made = json.loads((folder / "record.json").read_text())
+    return standing, made["figures"]["rounds"][: standing.number + 1], float(made["seconds"])
+
+
+def one_round(
+    config: Rounds, env: Environment, before: Standing | None, number: int, watch: Watch
+) -> tuple[Standing, Round]:
+    """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
+    spec = env.task.spec
+    if before is None:
+        new = data = collect(env, episodes=config.first, seed=round_seed(config, 0))
+    else:
+        policy = SoftGreedy(before.network, Plain(), spec, config.explore)
+        new = collect(env, policy, episodes=config.each, seed=round_seed(config, number))
+        data = join([before.data, new])
+    models, error = refit(config, data, None if before is None else before.models, number, watch.fitting)
+    practice, room = _room(config, env, data, models, None if before is None else before.network, number)
+    done = practise(
+        [room],
+        config.dqn,
+        config.imagined,
+        [0],
+        begun=practice,
+        tell=lambda told: watch.practice("learning in imagination", told),
+    )
+    network = jax.tree.map(lambda x: x[0], done.last)
+    policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
+    tested = evaluate(env, policy, episodes=20, seed=round_seed(config, number))
+    found = Round(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
+    return Standing(number, data, models, network), found
+
+
+def round_seed(config: Rounds, number: int) -> int:
+    """Of the real episodes of a round: never one of the test's, which begin at a million and three."""
+    return 10_000 * (config.seed + 1) + number + (100_000_000 if config.seed >= 99 else 0)
+
+
+def _returns(env: Environment, data: Trajectory) -> np.ndarray:
+    return data.discounted if env.task.spec.judged_discounted else data.undiscounted
+
+
+def refit(
+    config: Rounds,
+    data: Trajectory,
+    models: Any,
+    number: int,
+    tell: Callable[[Report], None] = lambda report: None,
+) -> tuple[Any, float]:
+    """The ensemble fitted to all experience so far, from where it was."""
+    usual = preset(config.env)
+    later = models is not None
+    iterations = config.iterations // 2 if later else config.iterations
+    settings = dataclasses.replace(
+        usual.settings, iterations=iterations, pieces=config.pieces, cooldown=0.5, every=iterations
+    )
+    base = 1000 * config.seed + config.fits * number
+    seeds = list(range(base, base + config.fits))
+    if not later:
+        models = _new_models(config, data)
+    held = np.arange(len(data)) % 10 == 9
+    fitted = train(models, settings, data[~held], data[held], seeds=seeds, tell=tell)
+    return stack(fitted.models), float(np.mean(fitted.validation))
+
+
+def _new_models(config: Rounds, data: Trajectory) -> Any:
+    """Random weights for the ensemble, stacked."""
+    usual = preset(config.env)
+    sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
+    fit = Fit(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, 1000 * config.seed)
+    return new_models(fit, data)
+
+
+def _room(
+    config: Rounds, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
+) -> tuple[Practice, Room]:
+    """An imagined world around the experience, and an agent in it that remembers the real transitions."""
+    world = imagine(
+        [one(models, i) for i in range(config.fits)],
+        env,
+        starts=some_moments(data, number),
+        branch=config.branch,
+        within=jnp.asarray(seen_range(data, config.margin)),
+        switching=True,
+    )
+    room = Room(alone(world), Own(), Plain(), 1)
+    practice = enter([room], config.dqn, config.imagined, [1000 * config.seed + number])
+    spec = env.task.spec
+    learner = new_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
+    if network is not None:
+        learner = dataclasses.replace(learner, q=network, target=network)
+    learner = remember(learner, real_transitions(config.dqn, data, env.task.spec))
+    # Exploration starts over only in the first round.
+    explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
+    return dataclasses.replace(practice, learner=alone(learner), decisions=explored), room

@@ -1,0 +1,303 @@
+"""`kairode.learn`: a policy, in the imagination of fitted models or on the real system."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from kairode._xla import make_room
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.encoder import Latent, Perception, Plain
+from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.train_loop import Look, PracticeReport, Practised, practise
+from kairode.agents.train_step import Room, enter, real_transitions, remembering
+from kairode.algorithms.fit import digest
+from kairode.data import Trajectory
+from kairode.envs import make
+from kairode.envs.accrual import Accruing
+from kairode.envs.core import Discrete, Environment, Spec, Task
+from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
+from kairode.errors import KairodeError, unknown
+from kairode.models.dynamics import DynamicsModel
+from kairode.paper.studies import LOOK_SEED, some_moments
+from kairode.planning.interpolate import interpolated
+from kairode.planning.model_env import World, imagine, seen_range
+from kairode.planning.optimize_schedule import accruing
+from kairode.planning.optimized_schedule import Chosen
+from kairode.trees import alone
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyPreset:
+    """How policies of one environment are learned."""
+
+    dqn: DQNSettings
+    imagined: int
+    """Episodes in imagination."""
+    real: int
+    """Episodes on the real system, where there is no model."""
+    margin: float | None = 0.5
+    """Imagined observations stay within the range of the experience, widened by so many times itself."""
+    branch: int | None = None
+    """With experience at hand, imagined episodes start anywhere along it and last so many decisions; the replay then
+    holds the experience too. None for whole episodes from the system's start."""
+    every: int = 4000
+    """Decisions between two looks."""
+
+
+POLICIES: dict[str, PolicyPreset] = {
+    "gridworld": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=400, real=400, every=2000),
+    "acrobot": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=200, real=300),
+    "hiv": PolicyPreset(
+        DQNSettings(reward_scale=1e-6, double=True, target_every=40), imagined=2400, real=300, branch=25
+    ),
+    "hiv-partial": PolicyPreset(DQNSettings(reward_scale=1e-6, double=True), imagined=300, real=300),
+}
+OTHER = PolicyPreset(DQNSettings(double=True), imagined=300, real=300)
+"""For anything else: rewards should be of the size of one."""
+
+
+def policy_preset(env: str) -> PolicyPreset:
+    """That of an environment, or the one for anything else."""
+    return POLICIES.get(env, OTHER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """A policy, and how it was come by."""
+
+    policy: SoftGreedy
+    practised: Practised
+
+
+def learn(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    env: Environment | Task | str,
+    *,
+    data: Trajectory | None = None,
+    schedule: Schedule | float | Sequence[Any] | str | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    latent: bool = False,
+    accrue: bool = False,
+    folder: str | Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    **options: Any,
+) -> SoftGreedy:
+    """Learn a policy in the imagination of fitted models: `kairode.learn(model, env)`.
+
+    Several models make one world: each imagined episode happens in one of them. From three models on, the last is kept
+    out of it and judges the policy instead; the best-judged one is returned. `kairode.learn(None, env)` practises on
+    the real system, without a model.
+
+    Args:
+        models: one fitted model, several of one kind, or None.
+        env: the real system, of which only the task and the start states are used (unless there is no model); or a
+            task, with `data` for the start states.
+        data: the experience of the models: imagined observations then stay near it, and a task starts where it did.
+        schedule: learn for this schedule rather than the system's own; as for `kairode.collect`.
+        episodes: of practice; None for what belongs to the environment.
+        seed: fixes everything random.
+        latent: let the policy see the model's latent state too: for systems that are observed in part.
+        accrue: count the reward on every finest step (each day of HIV), not at the next decision alone; a schedule of
+            `kairode.best_intervals` always does.
+        folder: keep a checkpoint there, and go on from it.
+        tell: called with a `PracticeReport` as practice goes on.
+        options: fields of `DQNSettings` (reward_scale, learning_rate, ..) or of `PolicyPreset` that differ from the
+            environment's own.
+    """
+    found = learn_more(
+        models,
+        env,
+        data=data,
+        schedule=schedule,
+        episodes=episodes,
+        seed=seed,
+        latent=latent,
+        accrue=accrue,
+        folder=folder,
+        tell=tell,
+        **options,
+    )
+    return found.policy
+
+
+def learn_more(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    env: Environment | Task | str,
+    *,
+    data: Trajectory | None = None,
+    schedule: Schedule | float | Sequence[Any] | str | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    latent: bool = False,
+    accrue: bool = False,
+    folder: str | Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    watch: Environment | None = None,
+    **options: Any,
+) -> Learned:
+    """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
+    env = make(env) if isinstance(env, str) else env
+    task = _checked_task(env, data)
+    make_room()
+    chosen, settings = _chosen(task.spec.name, options)
+    timing = as_schedule(schedule, task.spec)
+    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    branching = bool(members) and data is not None and chosen.branch is not None and not latent
+    if chosen.branch is not None and not branching and "target_every" not in options:
+        # Episodes are whole, so fewer lie between two renewals.
+        settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
+    place, judge, perception = _where(None if models is None else members, env, chosen, data, branching, latent)
+    given = timing if isinstance(timing, Chosen) else schedule
+    if accrue or isinstance(timing, Chosen):
+        accrue = True
+        place, timing, perception = accruing(place, timing, perception, settings.reward_scale)
+        judge = None if judge is None else Accruing.of(judge, timing.longest(task.spec))
+        watch = None if watch is None else Accruing.of(watch, timing.longest(task.spec))
+    room = Room(alone(place), alone(timing), alone(perception), 1)
+    count = (chosen.real if models is None else imagined_episodes(chosen, branching)) if episodes is None else episodes
+    if not (isinstance(count, int) and count >= 1):
+        raise KairodeError(f"episodes must be a whole number of at least 1, got {count}.")
+    begun = enter([room], settings, count, [seed])
+    if branching and data is not None and isinstance(timing, Own | Fixed):
+        seen = interpolated(members[0], task, data) if accrue else data
+        real = real_transitions(settings, seen, task.spec, float(timing.tau) if isinstance(timing, Fixed) else None)
+        begun = remembering(begun, real) if len(real.action) else begun
+    practised = practise(
+        [room],
+        settings,
+        count,
+        [seed],
+        begun=begun,
+        about=identity(chosen, given, members, data, accrue),
+        look=_look(room, task.spec, settings, judge, watch, timing),
+        every=chosen.every,
+        folder=None if folder is None else Path(folder),
+        tell=tell,
+    )
+    [policy] = practised.policies([room], settings.epsilon_last, settings.reward_scale)
+    accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
+    return Learned(dataclasses.replace(policy, spec=task.spec, accrues=accrues), practised)
+
+
+def _checked_task(env: Any, data: Any) -> Task:
+    """The task to learn, if it is one that can be learned."""
+    if not isinstance(env, Environment | Task):
+        raise KairodeError(
+            f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task. For records of a "
+            "system that cannot be run, write a Task: docs/add-an-environment.md."
+        )
+    if data is not None and not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be experience, from kairode.collect or kairode.read, got {data!r}.")
+    task = env if isinstance(env, Task) else env.task
+    if not isinstance(task.spec.actions, Discrete):
+        raise KairodeError(f"policies are learned for named actions so far; those of '{task.spec.name}' are controls.")
+    return task
+
+
+def _where(
+    members: list[DynamicsModel] | None,
+    env: Environment | Task,
+    chosen: PolicyPreset,
+    data: Trajectory | None,
+    branching: bool,
+    latent: bool,
+) -> tuple[Environment, Environment | None, Perception]:
+    """Where to practise (the imagination of models, or the real system), who judges there, and what is seen."""
+    if members is not None:
+        world, judge = _worlds(members, env, chosen, data, branching)
+        seen = Latent(dataclasses.replace(members[0], spec=world.models.spec)) if latent else Plain()
+        return world, judge, seen
+    if latent:
+        raise KairodeError("a latent policy needs a model: there is none.")
+    if isinstance(env, Environment):
+        return env, None, Plain()
+    raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
+
+
+def identity(
+    chosen: PolicyPreset, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
+) -> dict[str, Any]:
+    """What tells one practice from another: a checkpoint of another one is not gone on with."""
+    return {
+        "preset": dataclasses.asdict(chosen),
+        "schedule": schedule_words(schedule),
+        **({"accrue": True} if accrue else {}),
+        "models": digest(*members),
+        "data": None if data is None else digest(data),
+    }
+
+
+def schedule_words(schedule: Any) -> str:
+    """What tells one schedule from another."""
+    if not isinstance(schedule, Chosen):
+        return str(schedule)
+    return digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True))
+
+
+def _worlds(
+    members: list[DynamicsModel],
+    env: Environment | Task,
+    chosen: PolicyPreset,
+    data: Trajectory | None,
+    branching: bool,
+) -> tuple[World, World | None]:
+    """Where to practise, and the world of the judge, if there is a model to spare."""
+    options: dict[str, Any] = {"starts": data if isinstance(env, Task) else None}
+    if data is not None and chosen.margin is not None:
+        options["within"] = jnp.asarray(seen_range(data, chosen.margin))
+    judge = imagine(members[-1], env, **options) if len(members) > 2 else None
+    if branching and data is not None:
+        options |= {"starts": some_moments(data), "branch": chosen.branch, "switching": True}
+    return imagine(members[:-1] if judge is not None else members, env, **options), judge
+
+
+def imagined_episodes(chosen: PolicyPreset, branching: bool) -> int:
+    """How many to imagine: whole ones have many times the decisions of a branch."""
+    return chosen.imagined if branching or chosen.branch is None else chosen.real
+
+
+def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSettings]:
+    """The preset and settings with what the options change."""
+    preset = policy_preset(env)
+    learner = {field.name for field in dataclasses.fields(DQNSettings)}
+    own = {field.name for field in dataclasses.fields(PolicyPreset)} - {"dqn", "imagined", "real"}
+    named = {"data", "schedule", "episodes", "seed", "latent", "accrue", "folder", "tell"}
+    for name in options:
+        if name not in learner | own:
+            raise unknown("option", name, sorted(learner | own | named), where="of kairode.learn")
+    settings = dataclasses.replace(preset.dqn, **{k: v for k, v in options.items() if k in learner})
+    return dataclasses.replace(preset, **{k: v for k, v in options.items() if k in own}), settings
+
+
+def _look(
+    room: Room,
+    spec: Spec,
+    settings: DQNSettings,
+    judge: Environment | None,
+    watch: Environment | None,
+    timing: Schedule,
+) -> Look | None:
+    """Returns over whole episodes, on the system that is watched and in the world of the judge."""
+    places = {"score": judge, "real": watch}
+    if all(place is None for place in places.values()):
+        return None
+    limit = spec.longest(timing.shortest(spec))
+    keys = episode_keys(LOOK_SEED, 20)
+
+    def look(q: ReLUNetwork) -> dict[str, np.ndarray]:
+        policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
+        return {
+            name: mean_return(place.task, score_many(alone(place), policies, room.schedule.informed(q), keys, limit, 1))
+            for name, place in places.items()
+            if place is not None
+        }
+
+    return look

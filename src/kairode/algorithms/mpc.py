@@ -1,0 +1,301 @@
+"""`kairode run hopper`: planning with the learned model inside the loop, the paper's algorithm 3."""
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from kairode._xla import make_room
+from kairode.agents.evaluate import evaluate
+from kairode.algorithms.fit import same_config, same_system
+from kairode.algorithms.mpc_agent import FREE, Ended
+from kairode.algorithms.mpc_loop import Crew
+from kairode.config.mpc import Control, command, with_options
+from kairode.data.files import check_target, whole
+from kairode.data.policy import Policy
+from kairode.envs import make
+from kairode.envs.core import Continuous, Environment, Spec
+from kairode.envs.host import HostEnvironment
+from kairode.envs.zoo import own_fields
+from kairode.errors import KairodeError, Stopped
+from kairode.planning.mpc import Planner
+from kairode.runs.record import record, save
+from kairode.training import checkpoint
+from kairode.training.loop import interrupts
+from kairode.trees import stack
+
+SAVE_SECONDS = 60.0
+"""Least time between two checkpoints; more where one takes long."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlReport:
+    """What the loop tells whoever watches it."""
+
+    decisions: int
+    wanted: int
+    phase: str
+    """random, fitting, acting or testing."""
+    returns: list[float]
+    """Mean of each seed's latest episodes (NaN before the first)."""
+    plan_ms: float
+    """Milliseconds to decide, all seeds together, lately."""
+    rate: float
+    """Decisions a second, all seeds together, lately."""
+    model_error: list[float]
+
+
+Tell = Callable[[ControlReport], None]
+
+
+def run_control(config: Control, folder: Path, tell: Tell = lambda report: None) -> dict[str, Any]:
+    """Do what the config says in a folder of its own, or go on with what is there."""
+    env = make(config.env, setting=config.setting, **config.fields)
+    _check_controls(env.task.spec)
+    check_target(folder / "config.json")
+    path = folder / "record.json"
+    if (
+        checkpoint.exists(folder) or path.exists()
+    ):  # what stopped before its first checkpoint left nothing to go on from
+        same_config(config, folder, free=("decisions", "test"))  # more decisions go on from where fewer ended
+        _not_fewer(config, folder)
+    if path.exists():
+        made = json.loads(path.read_text())
+        if made["config"] == json.loads(json.dumps(dataclasses.asdict(config))):
+            return made
+    run = _Run(config, env, folder, tell)
+    save(folder / "config.json", dataclasses.asdict(config))
+    try:
+        run.go()
+        return run.finish()
+    finally:
+        run.crew.close()
+
+
+def steer(
+    env: Any,
+    model: str = "latent-ode",
+    *,
+    decisions: int | None = None,
+    agent: str | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    tell: Tell = lambda report: None,
+    **options: Any,
+) -> Policy:
+    """Learn to steer a system with controls: `policy = kairode.steer(kairode.make("pendulum"))`.
+
+    Args:
+        env: the system, one of ours (or its name) or your own.
+        model: name of the dynamics model to plan with, refitted as experience grows; "free" for none.
+        decisions: real decisions, random ones first; None for what is usual.
+        agent: ddpg, td3 or sac.
+        seed: fixes everything random.
+        folder: keep checkpoints there, and go on from them.
+        tell: is told how far it is.
+        options: sequences, rounds, noise (of a plan), solver (of an ODE), places (see where a robot is).
+    """
+    env = make(env) if isinstance(env, str) else env
+    if not isinstance(env, Environment | HostEnvironment):
+        raise KairodeError(f"a system is needed, such as kairode.make('pendulum'), got a {type(env).__name__}.")
+    spec = env.task.spec
+    _check_controls(spec)
+    config = with_options(spec.name, model, decisions=decisions, agent=agent, seed=seed, **options)
+    config = dataclasses.replace(config, fields=own_fields(env))
+    with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
+        same_config(config, Path(place), free=("decisions", "test"))
+        same_system(spec, Path(place))
+        run = _Run(config, env, Path(place), tell)
+        save(Path(place) / "config.json", dataclasses.asdict(config))
+        try:
+            run.go()
+            run.crew.settle()
+            return run.crew.policies()[0]
+        finally:
+            run.crew.close()
+
+
+def _check_controls(spec: Spec) -> None:
+    if not isinstance(spec.actions, Continuous):
+        raise KairodeError(f"actor-critics are for controls; the actions of '{spec.name}' have names.")
+
+
+def _not_fewer(config: Control, folder: Path) -> None:
+    """Refuse fewer decisions than were taken: what was learned from the others cannot be taken back."""
+    taken = checkpoint.describe(folder)["decisions"] if checkpoint.exists(folder) else 0
+    if taken > config.decisions:
+        raise KairodeError(
+            f"the run in {folder} has taken {taken:,} decisions already, --decisions asks for {config.decisions:,}: "
+            "choose another folder with --out."
+        )
+
+
+class _Run:
+    """The loop around a crew: epochs, checkpoints, interrupts, figures."""
+
+    def __init__(self, config: Control, env: Any, folder: Path, tell: Tell) -> None:
+        self.config, self.env, self.folder, self.tell = config, env, folder, tell
+        seeds = list(range(config.seed, config.seed + config.seeds))
+        self.crew = Crew(env, config.ways, seeds, config.decisions)
+        self.ended: list[Ended] = []
+        self.fits: list[dict[str, Any]] = []
+        self.earlier = 0.0
+        self.started = self.saved = time.perf_counter()
+        self.save_takes = 0.0
+        self.errors: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        """Spent so far, earlier processes included."""
+        return self.earlier + time.perf_counter() - self.started
+
+    def go(self) -> None:
+        """From the last checkpoint, or the beginning, to the last decision."""
+        crew, config = self.crew, self.config
+        if not self._resumed():
+            self.ended += crew.warm_up(lambda done: self._say("random", done))
+        with interrupts() as asked:
+            while crew.decisions < config.decisions:
+                since = crew.decisions - config.agent.warmup
+                if since % config.epoch == 0 and since // config.epoch == crew.epoch:
+                    if config.model != FREE:
+                        self._say("fitting", crew.decisions)
+                    make_room()
+                    fitted = crew.begin_epoch()
+                    if fitted:
+                        self.fits.append({"decisions": crew.decisions, **fitted})
+                        self.errors = fitted["model_error"]
+                    self._mark()
+                self.ended += crew.turn()
+                stop = asked()
+                if crew.decisions % 100 == 0:
+                    self._say("acting", crew.decisions)
+                    due = time.perf_counter() - self.saved > max(SAVE_SECONDS, 20 * self.save_takes)
+                    if due and not stop:
+                        self._keep()
+                if stop and crew.decisions < config.decisions:
+                    self._keep()
+                    raise Stopped(
+                        f"interrupted after {crew.decisions:,} decisions, saved. The same command goes on from there: "
+                        f"{command(config, self.folder)}"
+                    )
+            self._keep()
+
+    def finish(self) -> dict[str, Any]:
+        """Test, and write down what came out."""
+        config = self.config
+        self.crew.settle()
+        self._say("testing", config.decisions)
+        policies = self.crew.policies()
+        save_policies(self.folder, policies)
+        tests = [evaluate(self.env, policy, episodes=config.test).figures() for policy in policies]
+        chance = evaluate(self.env, None, episodes=100).figures()
+        figures = {
+            "tests": tests,
+            "actors": actors_alone(self.env, policies, config.test),
+            "return": float(np.mean([test["return"] for test in tests])),
+            "return_std": float(np.std([test["return"] for test in tests])),
+            "random": chance,
+            "curve": curve(config, self.ended),
+            "fits": self.fits,
+            "skipped": np.asarray(self.crew.mind.skipped).tolist(),
+            "spent": {name: round(seconds, 1) for name, seconds in self.crew.spent.items()},
+        }
+        made = record("control", config, figures, command=command(config), seconds=self.seconds)
+        save(self.folder / "record.json", made)
+        return json.loads(json.dumps(made))
+
+    def _resumed(self) -> bool:
+        """Whether there was a checkpoint, which the crew then stands at."""
+        if not checkpoint.exists(self.folder):
+            return False
+        about = checkpoint.describe(self.folder)
+        arrays = checkpoint.load(self.folder, self.crew.like(about["decisions"]))
+        self.crew.restore(arrays, about["decisions"], about["epoch"])
+        self.crew.spent = about["spent"]
+        self.ended, self.fits = [Ended(*entry) for entry in about["ended"]], about["fits"]
+        self.errors = self.fits[-1].get("model_error", []) if self.fits else []
+        self.earlier = about["seconds"]
+        self._mark()
+        return True
+
+    def _keep(self) -> None:
+        """Write a checkpoint."""
+        begun, crew = time.perf_counter(), self.crew
+        lived = [entry for entry in curve(self.config, self.ended) if entry["decisions"] <= crew.decisions]
+        lines = [*self.fits, *lived]
+        with whole(self.folder / "metrics.jsonl") as part:
+            part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        checkpoint.save(
+            self.folder,
+            crew.arrays(),
+            decisions=crew.decisions,
+            epoch=crew.epoch,
+            ended=self.ended,
+            fits=self.fits,
+            seconds=round(self.seconds, 2),
+            spent=crew.spent,
+        )
+        self.saved = time.perf_counter()
+        self.save_takes = self.saved - begun
+
+    def _mark(self) -> None:
+        """From here on rates are measured."""
+        self.mark = (time.perf_counter(), self.crew.decisions, self.crew.spent["planning"])
+
+    def _say(self, phase: str, done: int) -> None:
+        count = self.config.seeds
+        if phase == "random":
+            self.tell(ControlReport(done, self.config.decisions, phase, [], 0.0, 0.0, []))
+            return
+        latest = [[e.earned for e in self.ended[-200:] if e.seed == i][-5:] for i in range(count)]
+        returns = [float(np.mean(some)) if some else float("nan") for some in latest]
+        plan = rate = 0.0
+        if phase == "acting" and done > self.mark[1]:
+            turns = done - self.mark[1]
+            plan = 1e3 * (self.crew.spent["planning"] - self.mark[2]) / turns
+            rate = count * turns / (time.perf_counter() - self.mark[0])
+        self.tell(ControlReport(done, self.config.decisions, phase, returns, plan, rate, self.errors))
+
+
+def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
+    """The same tests of the planners' actors without any planning: what a plan adds."""
+    planners = [policy for policy in policies if isinstance(policy, Planner)]
+    return [evaluate(env, one.without_planning(), episodes=episodes).figures() for one in planners]
+
+
+def curve(config: Control, ended: list[Ended]) -> list[dict[str, Any]]:
+    """Mean return of the episodes that ended in each epoch, for every seed (None where none did); first the random."""
+    warmup, found = config.agent.warmup, []
+    marks = [warmup, *range(warmup + config.epoch, config.decisions + config.epoch, config.epoch)]
+    for low, high in zip([0, *marks[:-1]], marks, strict=True):
+        mine = [[e for e in ended if e.seed == i and low < e.decision <= high] for i in range(config.seeds)]
+        found.append(
+            {
+                "decisions": min(high, config.decisions),
+                "return": [float(np.mean([e.earned for e in some])) if some else None for some in mine],
+                "length": [float(np.mean([e.length for e in some])) if some else None for some in mine],
+                "episodes": [len(some) for some in mine],
+            }
+        )
+    return found
+
+
+NAME = "pilots"
+
+
+def save_policies(folder: Path, policies: list[Policy]) -> None:
+    """Every seed's policy: networks, statistics, model."""
+    checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), NAME, seeds=len(policies))
+
+
+def best_seed(made: dict[str, Any]) -> int:
+    """Which of the seeds of a record had the highest test return, from 0."""
+    return int(np.argmax([test["return"] for test in made["figures"]["tests"]]))

@@ -1,0 +1,1 @@
+"""Settings of everything, as frozen dataclasses; nothing here imports JAX."""

@@ -1,0 +1,144 @@
+"""A fleet of a host environment: running simulations, stepped side by side in threads."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kairode.envs.batching import cores
+from kairode.envs.core import Tau, over
+from kairode.envs.host import HostEnvironment
+from kairode.envs.schedule import Decision, Own, Schedule
+from kairode.envs.vector import Fleet, Keys, Step, step_key
+from kairode.errors import KairodeError
+
+
+@eqx.filter_jit
+def _schedule_intervals(schedule: Schedule, proposed: Any, decisions: Decision, data: Any) -> jax.Array:
+    def one(proposed: Tau, decision: Decision, data: jax.Array) -> Tau:
+        return schedule.interval(proposed, decision, key=step_key(data, decision.count))
+
+    return jax.vmap(one)(proposed, decisions, data)
+
+
+class HostFleet(Fleet):
+    """Running simulations of a host environment, stepped side by side in threads (the physics lets go of the GIL)."""
+
+    def __init__(
+        self,
+        env: HostEnvironment,
+        size: int,
+        schedule: Schedule | None = None,
+        threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.env, self.task, self.size = env, env.task, size
+        self.schedule = Own() if schedule is None else schedule
+        self.simulations = [env.open(**options) for _ in range(size)]
+        # Looked up once: an Equinox module builds a bound method anew at each look, which takes as long as physics.
+        self.spec = self.task.spec
+        self.reward: Callable[..., Any] = self.task.reward
+        self.terminal: Callable[..., Any] = self.task.terminal
+        self.obs = np.zeros((size, len(self.spec.observations)))
+        self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
+        self.keys, self.begun = Keys(size), False
+        # Measured on 16 cores: past four threads they wait for Python's lock more than they gain.
+        workers = threads or min(4, cores(), max(1, size // 4))
+        self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
+        self.shares = [range(size)[i::workers] for i in range(workers)]
+
+    def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
+        """Start episodes; the simulation's own generator takes the seed."""
+        which = range(self.size) if which is None else which
+        self.begun = True
+        self.keys.reset(seeds, which)
+        for i, seed in zip(which, seeds, strict=True):
+            self.obs[i] = self.simulations[i].reset(seed)
+            self.time[i], self.count[i] = 0.0, 0
+        return self.obs.astype(np.float32)
+
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
+        """Each thread moves its share of the instances; the rewards are the task's, in float64."""
+        if not self.begun:
+            raise KairodeError(f"reset '{self.spec.name}' before its first step.")
+        actions = np.asarray(actions)
+        if np.issubdtype(actions.dtype, np.floating):
+            actions = actions.astype(np.float64)
+        fresh = np.zeros(self.size, bool) if anew is None else anew
+        held = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
+        before = self.obs.copy()
+
+        def move(i: int) -> None:
+            if not fresh[i]:
+                self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
+
+        self.each(move)
+        self.time += held
+        self.count += 1
+        reward = np.asarray(self.reward(before, actions, self.obs, held))
+        terminated = np.asarray(self.terminal(self.obs))
+        truncated = over(self.spec, self.time, self.count) & ~terminated
+        if fresh.any():
+            self.reset([None] * int(fresh.sum()), np.flatnonzero(fresh).tolist())
+            held, reward = np.where(fresh, 0.0, held), np.where(fresh, 0.0, reward)
+            terminated, truncated = terminated & ~fresh, truncated & ~fresh
+        obs, earned = self.obs.astype(np.float32), reward.astype(np.float32)
+        return Step(obs, earned, terminated, truncated, held, self.time.copy())
+
+    def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
+        """What the schedule says now, one for each instance."""
+        proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
+        if isinstance(self.schedule, Own):
+            return proposed
+        single = np.float32
+        decisions = Decision(self.obs.astype(single), actions, self.time.astype(single), self.count, memory)
+        chosen = _schedule_intervals(self.schedule, proposed.astype(single), decisions, self.keys.data)
+        return np.asarray(chosen, np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: its physics would start anew.")
+
+    def each(self, move: Callable[[int], None]) -> None:
+        """Apply to every instance, side by side."""
+        if self.pool is None:
+            for i in range(self.size):
+                move(i)
+            return
+
+        def share(indices: range) -> None:
+            for i in indices:
+                move(i)
+
+        list(self.pool.map(share, self.shares))
+
+    def states(self) -> Any:
+        """Not told: the physics keeps them."""
+        return None
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Physical states, clocks and keys; later episodes go on alike where they are reset with seeds."""
+        physics = np.stack([simulation.snapshot() for simulation in self.simulations])
+        return {
+            "physics": physics,
+            "time": self.time.copy(),
+            "count": self.count.copy(),
+            "keys": np.array(self.keys.data),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Every simulation goes on from its own."""
+        for i, simulation in enumerate(self.simulations):
+            self.obs[i] = simulation.restore(np.asarray(state["physics"][i], np.float64))
+        self.time, self.count = np.array(state["time"], np.float64), np.array(state["count"], np.int32)
+        self.keys.data, self.begun = np.array(state["keys"], np.uint32), True
+        return self.obs.astype(np.float32)
+
+    def close(self) -> None:
+        """Close simulations and threads."""
+        for simulation in self.simulations:
+            simulation.close()
+        if self.pool is not None:
+            self.pool.shutdown()

@@ -1,1 +1,0 @@
-"""Runs as data: a frozen config and a seed go in, a record comes out."""

@@ -1,0 +1,123 @@
+"""How much of an experiment is run: as the paper has it, or a twentieth, to see that everything works."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kairode.algorithms.dyna import Rounds
+from kairode.algorithms.fit import Fit
+from kairode.config.mpc import Control
+from kairode.errors import KairodeError, unknown
+from kairode.paper.schedule_study import Visits
+from kairode.paper.studies import Study
+
+BUDGETS = ("quick", "paper")
+SHARE = 20
+"""The quick budget has one part in so many."""
+MOST = {Study: 2, Visits: 2, Control: 1}
+"""Seeds of the quick budget, unless others are asked for."""
+EPISODE = 1000
+"""Decisions of the robots' longest episodes: one ends in each part of a quick curve."""
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """How much is run, and where it goes."""
+
+    results: Path = Path("results")
+    """Folder of the records."""
+    runs: Path = Path("runs")
+    """Folder of the runs that make them."""
+    seeds: int | None = None
+    """Of everything; None for what belongs to each."""
+    budget: str = "paper"
+    published: Path = Path("results")
+    """Folder of the records that times are estimated by."""
+
+    def __post_init__(self) -> None:
+        if self.budget not in BUDGETS:
+            raise unknown("budget", self.budget, BUDGETS)
+        if self.seeds is not None and not 1 <= self.seeds < 1000:
+            raise KairodeError(f"--seeds must be a whole number from 1 to 999, got {self.seeds}.")
+
+    @classmethod
+    def at(cls, results: Path | None, runs: Path, seeds: int | None = None, budget: str = "paper") -> "Scope":
+        """With the places that belong to a budget, where none is named for the records."""
+        if budget == "quick" and results is None:
+            return cls(runs / "quick" / "results", runs / "quick", seeds, budget)
+        return cls(results or Path("results"), runs, seeds, budget)
+
+    def of(self, config: T) -> T:
+        """A config with the seeds that are asked for, short where the budget is."""
+        if not isinstance(config, Study | Visits | Control):
+            return quick(config) if self.budget == "quick" else config
+        seeds = self.seeds or (min(config.seeds, MOST[type(config)]) if self.budget == "quick" else config.seeds)
+        if getattr(config, "ensemble", False):
+            seeds = max(2, seeds)  # each is judged by a model that it does not imagine with
+        chosen = dataclasses.replace(config, seeds=seeds)
+        return quick(chosen) if self.budget == "quick" else chosen
+
+    def count(self, usual: int = 5) -> int:
+        """How many seeds, of what has one run for each."""
+        return self.seeds or (min(usual, 2) if self.budget == "quick" else usual)
+
+    def folder(self, kind: str, name: str, usual: Study | Visits | Control) -> Path:
+        """Of a run whose seeds practise together: another one for another number of them."""
+        seeds, own = self.of(usual).seeds, dataclasses.replace(self, seeds=None).of(usual).seeds
+        return self.runs / (kind if seeds == own else f"{kind}-{seeds}-seeds") / name
+
+    def words(self) -> list[str]:
+        """As options of the command."""
+        return [
+            *("--results", str(self.results), "--runs", str(self.runs), "--budget", self.budget),
+            *([] if self.seeds is None else ["--seeds", str(self.seeds)]),
+        ]
+
+
+def quick(config: T) -> T:
+    """A twentieth of it: whatever comes out shows that the machinery runs, and reproduces nothing."""
+    if isinstance(config, Fit):
+        return dataclasses.replace(config, preset=_quick_preset(config.preset))
+    if isinstance(config, Study):
+        return dataclasses.replace(
+            config,
+            episodes=_part(config.episodes),
+            every=_part(config.every),
+            look_episodes=_part(config.look_episodes),
+            test_episodes=_part(config.test_episodes),
+        )
+    if isinstance(config, Visits):
+        return dataclasses.replace(
+            config,
+            episodes=config.episodes and _part(config.episodes),
+            every=_part(config.every),
+            test_episodes=_part(config.test_episodes),
+            prices=config.prices[:2],
+            budgets=config.budgets[:1],
+        )
+    if isinstance(config, Rounds):
+        imagined, iterations = _part(config.imagined), _part(config.iterations)
+        return dataclasses.replace(config, first=10, each=2, rounds=2, fits=2, imagined=imagined, iterations=iterations)
+    assert isinstance(config, Control)
+    return dataclasses.replace(
+        config,
+        decisions=_part(config.decisions),
+        epoch=EPISODE,
+        most_iterations=_part(config.most_iterations),
+        agent=dataclasses.replace(config.agent, warmup=EPISODE),
+        plan=dataclasses.replace(config.plan, sequences=_part(config.plan.sequences), best=_part(config.plan.best)),
+        test=2,
+    )
+
+
+def _quick_preset(preset: Any) -> Any:
+    """As many episodes to learn from, as studies take their experience from there; fewer to look at."""
+    settings = preset.settings
+    short = dataclasses.replace(settings, iterations=_part(settings.iterations), every=_part(settings.every))
+    return dataclasses.replace(preset, settings=short, valid=_part(preset.valid), test=_part(preset.test))
+
+
+def _part(number: int) -> int:
+    return max(2, round(number / SHARE))

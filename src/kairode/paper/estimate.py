@@ -1,0 +1,106 @@
+"""How long a piece of work takes on one core: from the published record of it, or from rates that were measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kairode.algorithms.dyna import Rounds
+from kairode.algorithms.fit import Fit
+from kairode.algorithms.mpc_agent import FREE
+from kairode.config.mpc import Control
+from kairode.paper.schedule_study import Visits
+from kairode.paper.studies import ORACLE, Study
+
+START = 20.0
+"""Seconds until a process has imported, collected and compiled what it needs (seen on two cores, no record)."""
+DECISION = {True: 3.1e-3, False: 1.1e-3}
+"""Seconds of an agent's decision on the real system (records results/visits/hiv-fixed-*.json, made on two cores) and in
+imagination (results/bench-policy.json)."""
+LENGTH = {"gridworld": 22.0, "acrobot": 120.0, "hiv": 210.0, "hiv-partial": 220.0}
+"""Decisions of an episode of practice, where no record tells (mean of the published studies')."""
+EVERY = 140.0
+"""Decisions of an episode of HIV whose intervals are chosen (mean of the studies of visits)."""
+ROUND = 1500.0 / 13
+"""Seconds of a round on HIV (results/policies/rounds-hiv-0.json, two cores)."""
+FREE_DECISION = 6.6e-4
+"""Seconds of a decision of a robot without a model (results/control/*-free.json, two cores)."""
+PLANNED = {"swimmer": 0.034, "hopper": 0.034, "half-cheetah": 0.25}
+"""Seconds of a planned decision with a Latent-ODE (results/bench-mpc.json: the loop of four hoppers; a half-cheetah's
+plan takes 7.7 times a hopper's). Nothing was measured of the models without an ODE."""
+ITERATION = {"gridworld": 1.5e-3, "acrobot": 5.0e-3, "hiv": 2.9e-3, "hiv-partial": 2.9e-3}
+"""Seconds of an iteration of fitting a Latent-ODE (results/bench-fit.json; gridworld's from its record)."""
+LIGHTER = {"rnn": 0.33, "dt-rnn": 0.33, "decay-rnn": 0.34, "latent-rnn": 0.48}
+"""What part of that other models take (the same record, HIV)."""
+
+
+def seconds(config: Any, usual: Any, published: Path) -> float | None:
+    """Of a config, by the record of the usual one; None where nothing is known.
+
+    Args:
+        config: what is to be run.
+        usual: what the published record is of, run in full.
+        published: that record.
+    """
+    whole = _recorded(usual, published)
+    if whole is None:
+        whole = _by_rate(usual)
+    if whole is None:
+        return None
+    return START + max(0.0, whole - START) * amount(config) / amount(usual)
+
+
+def amount(config: Any) -> float:
+    """What the time of a config goes with."""
+    if isinstance(config, Fit):
+        return float(config.preset.settings.iterations * config.seeds)
+    if isinstance(config, Study):
+        return float(config.episodes * config.seeds)
+    if isinstance(config, Visits):
+        return float(max(1, config.episodes) * config.seeds * len(config.labels))
+    if isinstance(config, Rounds):
+        return float((config.rounds + 2) * (config.imagined + config.fits * config.iterations))
+    assert isinstance(config, Control)
+    plans = 1.0 if config.model == FREE else config.plan.sequences / 1000
+    return float(config.decisions * config.seeds) * max(0.1, plans)
+
+
+def _recorded(usual: Any, published: Path) -> float | None:
+    """From the record: its seconds where a CPU took them, otherwise its decisions at the measured rate."""
+    try:
+        made = json.loads(published.read_text())
+        if isinstance(usual, Fit):  # one to a core, several in a record
+            return float(made["seconds"]) / len(made["figures"]["test_error"])
+        if made["machine"]["device"] == "cpu":
+            return float(made["seconds"])
+        if isinstance(usual, Study):
+            cells = [(name, cell) for name, row in made["figures"]["cells"].items() for cell in row.values()]
+            return sum(sum(cell["practice_decisions"]) * DECISION[name == ORACLE] for name, cell in cells)
+        if isinstance(usual, Visits):
+            return (
+                sum(sum(point["practice_decisions"]) for point in made["figures"]["points"].values()) * DECISION[True]
+            )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return None
+
+
+def _by_rate(usual: Any) -> float | None:
+    """From what was measured of parts of it."""
+    if isinstance(usual, Fit) and usual.source in ITERATION:
+        longer = 4.0 if usual.source.startswith("hiv") and not usual.preset.fields.get("max_decisions") else 1.0
+        each = longer * LIGHTER.get(usual.model, 1.0) * ITERATION[usual.source]
+        return START + each * usual.preset.settings.iterations
+    if isinstance(usual, Study):
+        length = min(LENGTH[usual.env], usual.branch or LENGTH[usual.env])
+        each = usual.episodes * usual.seeds * len(usual.schedules) * length
+        return sum(each * DECISION[model == ORACLE] for model in usual.models)
+    if isinstance(usual, Visits) and usual.episodes:
+        lengths = [1000.0 / (tau or 4.0) for tau in usual.taus] or [EVERY] * len(usual.labels)
+        return usual.episodes * usual.seeds * sum(lengths) * DECISION[True]
+    if isinstance(usual, Rounds):
+        return ROUND * (usual.rounds + 1)
+    if isinstance(usual, Control) and usual.model == FREE:
+        return FREE_DECISION * usual.seeds * usual.decisions
+    if isinstance(usual, Control) and "ode" in usual.model and usual.env in PLANNED:
+        return PLANNED[usual.env] * usual.seeds * usual.decisions
+    return None

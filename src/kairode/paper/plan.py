@@ -1,0 +1,253 @@
+"""What must be run for a table or figure of the paper: every piece once, whatever else it serves.
+
+Names are those of the records: table1/ROW-MODEL, policies/STUDY, visits/STUDY, control/ENV-MODEL; and fits/
+ROW-MODEL-SEED of the fits, which table 1, the studies of policies and those of visits share.
+"""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from kairode.algorithms.dyna import Rounds
+from kairode.algorithms.fit import command
+from kairode.config.mpc import Control
+from kairode.errors import KairodeError, unknown
+from kairode.models.zoo import MODELS, PAPER_MODELS
+from kairode.paper import estimate, locomotion, returns, table1
+from kairode.paper import schedule_study as visits
+from kairode.paper.budget import Scope
+from kairode.paper.schedule_study import Visits
+from kairode.paper.studies import ORACLE, Study
+from kairode.paper.work import Work, nothing_else
+
+ROUNDS = 5
+"""Seeds of the rounds on HIV."""
+FIGURES: dict[str, tuple[str, ...]] = {
+    "figure-values": ("paper-gridworld", "paper-gridworld-oracle"),
+    "figure-curves": tuple(f"paper-{env}{part}" for env in returns.ENVS for part in ("", "-oracle")),
+    "figure-pomdp": tuple(f"paper-hiv-partial{part}" for part in ("", "-latent", "-oracle")),
+    "figure-rounds": ("ours-hiv-oracle",),
+    "figure-schedule": (),
+    "figure-mujoco": (),
+}
+"""Every figure, and the studies of policies that it shows."""
+STUDIES: dict[str, Mapping[str, Study | Visits | Control]] = {
+    "policies": returns.STUDIES,
+    "visits": visits.STUDIES,
+    "control": locomotion.STUDIES,
+}
+"""Work whose seeds run together, by the folder of its records."""
+ALL = ("table1", *returns.TABLES, *FIGURES)
+"""Everything that can be reproduced."""
+
+
+def plan(
+    what: str,
+    scope: Scope,
+    *,
+    rows: Sequence[str] = (),
+    models: Sequence[str] = (),
+    only: Sequence[str] = (),
+    since: str = "",
+) -> list[Work]:
+    """The work behind a table, a figure or `all`, in an order in which it can be done.
+
+    What is done stands in the list too; what only that would need does not.
+
+    Args:
+        what: which table or figure.
+        scope: how much of it, and where it goes.
+        rows: of table 1; the usual ones by default.
+        models: of table 1; the paper's six by default.
+        only: only these studies.
+        since: a moment before which records of what is asked for do not count.
+    """
+    demands: dict[str, tuple[bool, str]] = {}
+    found: dict[str, Work] = {}
+
+    def add(name: str, needed: bool, since: str) -> None:
+        before = demands.get(name, (False, ""))
+        demand = (needed or before[0], since or before[1])
+        if demand == demands.get(name):
+            return
+        demands[name] = demand
+        work = found[name] = piece(name, scope, *demand)
+        fits = not work.words  # a cell of table 1 is its fits: made anew with it, and their records are enough
+        for need in () if work.done else work.needs:
+            add(need, not fits, demand[1] if fits else "")
+
+    for name in goals(what, scope, rows, models, only):
+        add(name, False, since)
+    return _in_order(found)
+
+
+def _in_order(found: dict[str, Work]) -> list[Work]:
+    """Each after what it needs."""
+    ordered: dict[str, Work] = {}
+
+    def put(name: str) -> None:
+        if name in found and name not in ordered:
+            for need in found[name].needs:
+                put(need)
+            ordered[name] = found[name]
+
+    for name in found:
+        put(name)
+    return list(ordered.values())
+
+
+def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Names of the records that a table or figure is made of."""
+    if what == "all":
+        return list(dict.fromkeys(name for one in ALL for name in goals(one, scope, rows, models, only)))
+    if what == "table1":
+        for row in rows:
+            if row not in table1.ROWS:
+                raise unknown("row", row, table1.ROWS, where="of table1")
+        return [f"table1/{row}-{model}" for row in rows or table1.USUAL for model in models or PAPER_MODELS]
+    if what == "figure-schedule":
+        return [f"visits/{name}" for name in _chosen("visits", only)]
+    if what == "figure-mujoco":
+        return [f"control/{name}" for name in _chosen("control", only)]
+    if what in returns.TABLES:
+        return [f"policies/{name}" for name in returns.needed(what, _chosen("policies", only) if only else ())]
+    if what in FIGURES:
+        extra = range(scope.count(ROUNDS)) if what == "figure-rounds" else ()
+        return [*(f"policies/{name}" for name in FIGURES[what]), *(f"policies/rounds-hiv-{seed}" for seed in extra)]
+    raise unknown("table or figure", what, (*ALL, "all"))
+
+
+def _chosen(kind: str, only: Sequence[str]) -> list[str]:
+    """All of them, or only those named."""
+    for name in only:
+        if name not in STUDIES[kind]:
+            raise unknown("study", name, STUDIES[kind])
+    return [name for name in STUDIES[kind] if not only or name in only]
+
+
+def piece(name: str, scope: Scope, needed: bool = False, since: str = "") -> Work:
+    """The work of a name; needed where others go on from its folder, not from its record alone."""
+    work = _piece(name, scope, needed)
+    words = (*work.words, "--replace") if since and "study" in work.words else work.words
+    return dataclasses.replace(work, since=since, words=words)
+
+
+def _piece(name: str, scope: Scope, needed: bool) -> Work:
+    kind, _, rest = name.partition("/")
+    if kind == "fits":
+        cell, _, seed = rest.rpartition("-")
+        return _fit(*split_cell(cell), _number(seed, name), scope, needed)
+    if kind == "table1":
+        return _cell(*split_cell(rest), scope)
+    if kind == "policies" and rest.startswith("rounds-hiv-"):
+        return _rounds(_number(rest.rpartition("-")[2], name), scope, needed)
+    if rest not in STUDIES.get(kind, ()):
+        raise unknown("study", name, [f"{kind}/{rest}" for kind, some in STUDIES.items() for rest in some])
+    return _study(kind, rest, scope, needed)
+
+
+def _number(seed: str, name: str) -> int:
+    """The seed at the end of a name."""
+    if not seed.isdigit():
+        raise KairodeError(f"'{name}' must end with the number of a seed, such as 0, not with '{seed}'.")
+    return int(seed)
+
+
+def split_cell(name: str) -> tuple[str, str]:
+    """Row and model of a cell of table 1."""
+    cells = {f"{row}-{model}": (row, model) for row in table1.ROWS for model in MODELS}
+    if name not in cells:
+        raise unknown("cell of table1", name, cells)
+    return cells[name]
+
+
+def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> Work:
+    usual, folder = table1.cell_config(row, model, seed), scope.runs / "table1" / f"{row}-{model}-{seed}"
+    config = scope.of(usual)
+    return Work(
+        name=f"fits/{row}-{model}-{seed}",
+        words=("-m", "kairode", *shlex.split(command(config, folder))[1:], "--quiet"),
+        folder=folder,
+        record=folder / "record.json",
+        config=config,
+        also=partial(all_there, (folder / "models.json",)) if needed else nothing_else,
+        seconds=estimate.seconds(config, usual, scope.published / "table1" / f"{row}-{model}.json"),
+    )
+
+
+def _cell(row: str, model: str, scope: Scope) -> Work:
+    seeds = scope.count()
+    return Work(
+        name=f"table1/{row}-{model}",
+        words=(),
+        folder=scope.runs / "table1",
+        record=scope.results / "table1" / f"{row}-{model}.json",
+        config=scope.of(table1.cell_config(row, model, 0)),
+        seeds=seeds,
+        needs=tuple(f"fits/{row}-{model}-{seed}" for seed in range(seeds)),
+        seconds=0.0,
+    )
+
+
+def _rounds(seed: int, scope: Scope, needed: bool) -> Work:
+    config, folder = scope.of(Rounds("hiv", seed=seed)), scope.runs / f"rounds-hiv-seed{seed}"
+    return Work(
+        name=f"policies/rounds-hiv-{seed}",
+        words=("-m", "kairode", "study", f"policies/rounds-hiv-{seed}", *scope.words(), "--quiet"),
+        folder=folder,
+        record=scope.results / "policies" / f"rounds-hiv-{seed}.json",
+        config=config,
+        also=partial(rounds_ended, folder, config.rounds) if needed else nothing_else,
+        # those of seed 0 were run on two cores, some others on a GPU
+        seconds=estimate.seconds(config, Rounds("hiv"), scope.published / "policies" / "rounds-hiv-0.json"),
+        wide=True,
+    )
+
+
+def _study(kind: str, name: str, scope: Scope, needed: bool) -> Work:
+    """One whose seeds run together."""
+    usual = STUDIES[kind][name]
+    config, folder = scope.of(usual), scope.folder({"policies": "studies"}.get(kind, kind), name, usual)
+    policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))
+    return Work(
+        name=f"{kind}/{name}",
+        words=("-m", "kairode", "study", f"{kind}/{name}", *scope.words(), "--quiet"),
+        folder=folder,
+        record=scope.results / kind / f"{name}.json",
+        config=config,
+        seeds=config.seeds,
+        needs=tuple(needs_of(config)),
+        also=partial(all_there, policies) if needed else nothing_else,
+        seconds=estimate.seconds(config, usual, scope.published / kind / f"{name}.json"),
+        wide=True,
+    )
+
+
+def needs_of(config: Study | Visits | Control) -> list[str]:
+    """What a study takes from the folders of other work."""
+    if isinstance(config, Study):
+        models = [model for model in config.models if model != ORACLE]
+        return [f"fits/{config.fits}-{model}-{seed}" for model in models for seed in range(config.seeds)]
+    if not isinstance(config, Visits):
+        return []
+    before = config.start or ("" if config.episodes else f"{config.env}-{config.by}")
+    found = [f"visits/{before}"] if before else []
+    if config.by == "rounds":
+        found += [f"policies/rounds-{config.env}-{seed}" for seed in range(config.seeds)]
+    if config.by == "random":
+        found += [f"fits/{visits.RANDOM[config.env]}-latent-ode-{seed}" for seed in range(config.seeds)]
+    return found
+
+
+def all_there(paths: Sequence[Path]) -> bool:
+    """Whether all of these files are there."""
+    return all(path.exists() for path in paths)
+
+
+def rounds_ended(folder: Path, rounds: int) -> bool:
+    """Whether a folder holds all rounds and the test after them."""
+    figures = json.loads((folder / "record.json").read_text())["figures"]
+    return (folder / "checkpoint.json").exists() and "test" in figures and len(figures["rounds"]) > rounds

@@ -1,0 +1,125 @@
+"""The same list of work on a Ray cluster (the extra `ray`).
+
+Its machines share the folder that the command is given in: checkpoints, logs and records are files there, and so are
+the locks that keep a piece of work from being done twice. A piece whose worker is killed is begun again on another one,
+from its checkpoint; before anything runs, it is looked at once more whether it is done.
+"""
+
+import contextlib
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kairode.errors import KairodeError
+from kairode.paper.engines import PAUSE, Engine, Outcome, begin, result
+from kairode.paper.work import Work, held
+
+RETRIES = 5
+"""How often a piece of work is begun again after its worker was killed."""
+PATIENCE = 60.0
+"""Seconds that workers have to save where they are."""
+
+
+def do(work: Work, place: str) -> Outcome:
+    """A piece of work, in a process that this worker starts and watches; it ends when the worker does."""
+    if not Path(place).is_dir():
+        raise KairodeError(f"there is no folder {place} on this machine: the machines of the cluster must share it.")
+    os.chdir(place)
+    with a_core() as core:
+        while (process := begin(work, core)) == "busy":  # that of a killed worker saves, or another command is at it
+            time.sleep(PAUSE)
+        if process == "done":
+            return "done"
+        assert not isinstance(process, str)
+        try:
+            while (code := process.poll()) is None:  # a cancelled task is told so between two of these
+                time.sleep(PAUSE)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                process.wait()
+    return result(work, code)
+
+
+@contextlib.contextmanager
+def a_core() -> Iterator[list[int]]:
+    """One of this machine's cores that no other worker has taken; none where all are, or where none can be told."""
+    places = Path(tempfile.gettempdir()) / f"kairode-cores-{os.getuid()}"
+    with contextlib.ExitStack() as stack:
+        for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+            if stack.enter_context(held(places / str(core))) is not None:
+                yield [core]
+                return
+        yield []
+
+
+class Cluster(Engine):
+    """Workers of a Ray cluster, one core each: a new one on this machine, or that of an address."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise KairodeError(f"--workers must be a whole number of at least 1, got {workers}.")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        self.ray = _ray()
+        there = address or os.environ.get("RAY_ADDRESS")
+        if there and workers is not None:
+            raise KairodeError("--workers has no effect: a Ray cluster that is there already has its own.")
+        new: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}
+        try:
+            self.ray.init(there or "local", log_to_driver=False, logging_level="ERROR", **({} if there else new))
+        except ConnectionError as error:
+            raise KairodeError(f"there is no Ray cluster at {there}: start one with `ray start --head`.") from error
+        have = self.ray.cluster_resources()
+        self.workers, self.gpu = int(have.get("CPU", 1)), bool(have.get("GPU"))
+        self.do = self.ray.remote(do)
+        self.running: dict[Any, Work] = {}
+        self.aside = contextlib.ExitStack()  # what Ray says of lost workers is no figure of ours
+        self.aside.enter_context(contextlib.redirect_stdout(sys.stderr))
+
+    def room(self, work: Work) -> bool:
+        """Always: Ray has a queue of its own."""
+        return True
+
+    def start(self, work: Work, alone: bool) -> None:
+        """Hand it to the cluster."""
+        options = {"num_cpus": 1, "num_gpus": int(self.gpu and work.wide), "max_retries": RETRIES}
+        self.running[self.do.options(**options, name=work.name).remote(work, os.getcwd())] = work
+
+    def ended(self) -> list[tuple[Work, Outcome]]:
+        """What has ended, one way or another."""
+        ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=5 * PAUSE)
+        found: list[tuple[Work, Outcome]] = []
+        for task in ready:
+            work = self.running.pop(task)
+            try:
+                found.append((work, self.ray.get(task)))
+            except self.ray.exceptions.RayError as error:
+                work.folder.mkdir(parents=True, exist_ok=True)
+                with open(work.log, "a") as log:
+                    log.write(f"{error}\n")
+                found.append((work, "failed"))
+        return found
+
+    def stop(self) -> None:
+        """Let the workers end what they run, each saving where it is; then leave the cluster."""
+        tasks = list(self.running)
+        for task in tasks:
+            self.ray.cancel(task, force=False)
+        if tasks:
+            self.ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE)
+        self.running = {}
+        self.ray.shutdown()
+        self.aside.close()
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise KairodeError("--engine ray needs Ray: pip install 'kairode[ray]'.") from error

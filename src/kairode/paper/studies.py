@@ -1,0 +1,309 @@
+"""Many policies at once: models, schedules and seeds of one environment as agents of one compiled loop.
+
+A study is what the paper's tables of returns are made of. Its record holds a cell for each model and schedule.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.encoder import Latent, Perception, Plain
+from kairode.agents.evaluate import TEST_SEED, Scores, bootstrap, episode_keys, mean_return, score_many
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.train_loop import Look, PracticeReport, Practised, practise
+from kairode.agents.train_step import Practice, Room, enter, real_transitions, remembering
+from kairode.algorithms.fit import experience
+from kairode.data import Trajectory
+from kairode.envs import make
+from kairode.envs.core import Environment
+from kairode.envs.schedule import Timed
+from kairode.paper.table1 import cell_config
+from kairode.planning.model_env import World, ensemble, imagine, moments, seen_range
+from kairode.runs.record import record
+from kairode.training.model_files import load_models
+from kairode.trees import one, stack
+
+ORACLE = "oracle"
+"""In place of a model: practice on the real system, the model-free baseline."""
+LOOK_SEED = 500_009
+"""Episodes of looks while practising: none of the test's."""
+
+
+STARTS = 4096
+"""Moments of real episodes that imagination branches off from: drawn once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Policies of one environment."""
+
+    env: str
+    setting: str
+    """Of the environment: ours or paper."""
+    fits: str
+    """The row of table 1 whose fitted models are used."""
+    models: tuple[str, ...]
+    """Dynamics models to imagine with; `oracle` practises on the real system."""
+    schedules: tuple[float, ...]
+    """Intervals; 0 is the environment's own schedule."""
+    episodes: int
+    """Of practice."""
+    dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    seeds: int = 5
+    """Agents for each model and schedule; agent i imagines with the fit of seed i."""
+    agents_from: int = 0
+    """The seed of the first agent; settings are tuned with agents from 100 on."""
+    latent: bool = False
+    """Whether the policy also sees the model's latent state."""
+    ensemble: bool = False
+    """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
+    world: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the imagined world: sampled, switching."""
+    margin: float | None = None
+    """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
+    side; None lets them go anywhere."""
+    branch: int | None = None
+    """Imagined episodes start anywhere along the models' experience and last so many decisions; None for whole ones."""
+    real: bool = False
+    """Whether the replay holds the models' experience beside what is imagined (for policies that see s alone)."""
+    every: int = 5000
+    """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
+    look_episodes: int = 20
+    """Episodes of each look."""
+    test_episodes: int = 100
+
+
+def run_study(
+    study: Study,
+    fits: Path,
+    *,
+    folder: Path | None = None,
+    tell: Callable[[PracticeReport], None] = lambda report: None,
+    until: float = float("inf"),
+) -> dict[str, Any]:
+    """Practise, look, test; the figures of a record."""
+    env = make(study.env, setting=study.setting)
+    rooms, judges = build_rooms(study, env, fits)
+    numbers = range(study.agents_from, study.agents_from + study.seeds)
+    seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
+    limit = env.task.spec.longest(_least(study, env))
+    look = looker(study, env, rooms, judges, limit)
+    begun = None
+    if study.real and study.models != (ORACLE,):
+        begun = _with_experience(study, env, enter(rooms, study.dqn, study.episodes, seeds))
+    done = practise(
+        rooms,
+        study.dqn,
+        study.episodes,
+        seeds,
+        begun=begun,
+        about=dataclasses.asdict(study),
+        look=look,
+        every=study.every,
+        folder=folder,
+        tell=tell,
+        until=until,
+    )
+    tested = test(study, env, rooms, done.q, limit)
+    figures: dict[str, Any] = {"cells": cells(study, env, tested, done), "seconds_of_practice": round(done.seconds, 1)}
+    figures["curves"] = curves(study, done)
+    if study.ensemble:
+        last = test(study, env, rooms, done.last, limit)
+        figures["last"] = {
+            name: {key: cell["values"] for key, cell in row.items()}
+            for name, row in cells(study, env, last, done).items()
+        }
+    if study.env == "gridworld":
+        figures["values"] = value_grids(study, done.q)
+    return figures
+
+
+def _least(study: Study, env: Environment) -> float:
+    """The shortest interval of all schedules."""
+    return min(tau or env.task.spec.intervals.low for tau in study.schedules)
+
+
+def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room], list[World | None]]:
+    """A room for each model; and the worlds that judge its agents, where an ensemble has some to spare."""
+    agents = len(study.schedules) * study.seeds
+    taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
+    schedule = Timed(taus, _least(study, env))
+    options = _world_options(study)
+    rooms: list[Room] = []
+    judges: list[World | None] = []
+    for model in study.models:
+        if model == ORACLE:
+            rooms.append(Room(env, schedule, Plain(), agents))
+            judges.append(None)
+            continue
+        found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
+        teams = [[found[i]] for i in range(study.seeds)]
+        if study.ensemble:
+            teams = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
+        worlds = [imagine(team, env, **options) for team in teams]
+        perception: Perception = Plain()
+        if study.latent:
+            # A member of its own world, not the model that judges it.
+            eyes = [team[0] for team in teams] * len(study.schedules)
+            perception = Latent(ensemble(eyes, worlds[0].models.spec))
+        rooms.append(Room(stack(worlds * len(study.schedules)), schedule, perception, agents))
+        whole = {name: value for name, value in options.items() if name not in ("starts", "branch")}
+        alone = [imagine(model, env, **whole) for model in found]
+        judges.append(stack(alone * len(study.schedules)) if study.ensemble else None)
+    return rooms, judges
+
+
+def _with_experience(study: Study, env: Environment, practice: Practice) -> Practice:
+    """With the models' experience in every agent's replay: of the intervals that belong to its schedule."""
+    data, parts = _seen(study), []
+    for start in range(0, len(study.models) * len(study.schedules) * study.seeds, study.seeds):
+        tau = study.schedules[(start // study.seeds) % len(study.schedules)]
+        these = real_transitions(study.dqn, data, env.task.spec, tau or None)
+        part = one(practice, slice(start, start + study.seeds))
+        parts.append(remembering(part, these) if len(these.action) else part)
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def _seen(study: Study) -> Trajectory:
+    """The experience that the models were fitted to."""
+    return experience(cell_config(study.fits, study.models[0], 0)).train
+
+
+def some_moments(data: Trajectory, seed: int = 0) -> np.ndarray:
+    """Moments along real episodes, always as many, so that what uses them is compiled once."""
+    every = moments(data)
+    return every[np.random.default_rng(seed).choice(len(every), STARTS)]
+
+
+def _world_options(study: Study) -> dict[str, Any]:
+    """What the imagined worlds of a study have in common."""
+    options = dict(study.world)
+    if study.models == (ORACLE,) or (study.margin is None and study.branch is None):
+        return options
+    seen = _seen(study)
+    if study.margin is not None:
+        options["within"] = jnp.asarray(seen_range(seen, study.margin))
+    if study.branch is not None:
+        options |= {"starts": some_moments(seen), "branch": study.branch}
+    return options
+
+
+def _by_room(rooms: Sequence[Room], q: ReLUNetwork, epsilon: float) -> list[SoftGreedy]:
+    """The policies of each room, agents in front."""
+    found, start = [], 0
+    for room in rooms:
+        part = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], q)
+        found.append(SoftGreedy(part, room.perception, room.env.task.spec, epsilon))
+        start += room.agents
+    return found
+
+
+def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World | None], limit: int) -> Look:
+    """What a look finds: the return on the real system, and what the judges say."""
+    keys = episode_keys(LOOK_SEED, study.look_episodes)
+    epsilon = study.dqn.epsilon_last
+
+    def look(q: ReLUNetwork) -> dict[str, Any]:
+        figures: dict[str, list[np.ndarray]] = {"real": []}
+        for room, judge, policies in zip(rooms, judges, _by_room(rooms, q, epsilon), strict=True):
+            found = score_many(env, policies, room.schedule, keys, limit, room.agents)
+            figures["real"].append(mean_return(env.task, found))
+            if judge is not None:
+                said = score_many(judge, policies, room.schedule, keys, limit, room.agents)
+                figures.setdefault("score", []).append(mean_return(env.task, said))
+        return {name: np.concatenate(parts) for name, parts in figures.items()}
+
+    return look
+
+
+def test(study: Study, env: Environment, rooms: list[Room], q: ReLUNetwork, limit: int) -> Scores:
+    """Scores [agents, episodes] on the real system."""
+    keys = episode_keys(TEST_SEED + 1000 * study.agents_from, study.test_episodes)  # agents for tuning have their own
+    parts = [
+        score_many(env, policies, room.schedule, keys, limit, room.agents)
+        for room, policies in zip(rooms, _by_room(rooms, q, study.dqn.epsilon_last), strict=True)
+    ]
+    return Scores(*(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(len(Scores._fields))))
+
+
+def cells(study: Study, env: Environment, tested: Scores, done: Practised) -> dict[str, dict[str, Any]]:
+    """For each model and schedule: every seed's mean return, and what else is asked of a policy."""
+    returns = mean_return(env.task, tested)
+    found: dict[str, dict[str, Any]] = {}
+    i = 0
+    for model in study.models:
+        found[model] = {}
+        for tau in study.schedules:
+            these = slice(i, i + study.seeds)
+            i += study.seeds
+            values = returns[these]
+            low, high = bootstrap(values)
+            practised = done.returns[these]
+            found[model][key(tau)] = {
+                "values": short(values),
+                "low": short(low),
+                "high": short(high),
+                "decisions": short(np.asarray(tested.decisions)[these].mean(-1)),
+                "time": short(np.asarray(tested.time)[these].mean(-1)),
+                "reached": short(np.asarray(tested.reached)[these].mean(-1)),
+                "healthy": short(np.asarray(tested.healthy)[these].mean(-1)),
+                "practice_episodes": np.isfinite(practised[..., 0]).sum(-1).tolist(),
+                "practice_decisions": done.decisions[these],
+                "practice_return": short(np.nanmean(practised[:, -50:, int(env.task.spec.judged_discounted)], axis=1)),
+                "diverged": done.diverged[these],
+            }
+    return found
+
+
+def curves(study: Study, done: Practised) -> dict[str, Any]:
+    """Looks along practice, for the first schedule of each model."""
+    found: dict[str, Any] = {}
+    each = len(study.schedules) * study.seeds
+    for k, model in enumerate(study.models):
+        these = slice(k * each, k * each + study.seeds)
+        names = [name for name in ("episodes", "real", "score") if done.curve and name in done.curve[0]]
+        found[model] = {name: [short(point[name][these], 4) for point in done.curve] for name in names}
+    return found
+
+
+GRID = (21, 30)
+"""Points along x and y at which a value function is kept."""
+
+
+def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
+    """V over the gridworld of the first agent of each model: [x, y], in the environment's rewards."""
+    x, y = (np.linspace(-half, half, n) for half, n in zip((3.5, 5.0), GRID, strict=True))
+    points = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1), jnp.float32)
+    each = len(study.schedules) * study.seeds
+    found: dict[str, Any] = {}
+    for k, model in enumerate(study.models):
+        first = one(q, k * each)
+        found[model] = short(np.asarray(first(points).max(-1)) / study.dqn.reward_scale, 4)
+    return found
+
+
+def key(tau: float) -> str:
+    """A schedule's name in a record."""
+    return f"{tau:g}" if tau else "own"
+
+
+def short(value: Any, digits: int = 5) -> Any:
+    """Numbers to some digits; None where there is none."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return [short(item, digits) for item in value]
+    number = float(value)
+    return float(f"{number:.{digits}g}") if np.isfinite(number) else None
+
+
+def study_record(name: str, study: Study, figures: dict[str, Any], seconds: float, options: str = "") -> dict[str, Any]:
+    """The record of a study."""
+    table = "table3" if study.env == "hiv-partial" else "table2a"
+    command = f"kairode reproduce {table} --studies {name} --again{options}"
+    return record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)

@@ -1,0 +1,124 @@
+"""The paper's table 1: the state prediction error of six models on three environments, five seeds each."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kairode.algorithms.fit import Fit, plan
+from kairode.config.presets import preset
+from kairode.models.zoo import PAPER_MODELS
+from kairode.runs.record import record, save
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    env: str
+    setting: str
+    fields: dict[str, Any]
+    about: str
+    paper: str | None
+    """The row of the paper's table that it stands beside."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What is fitted otherwise than in the published runs."""
+    solver: str | None = None
+    """In place of the usual one."""
+
+
+COOLED = {"cooldown": 0.4}
+ROWS = {
+    "gridworld": Row("gridworld", "paper", {}, "as published but for the solver, with its noise", "gridworld"),
+    "acrobot": Row(
+        "acrobot", "paper", {}, "as published but for the solver, simulated with one RK4 step an interval", "acrobot"
+    ),
+    "hiv": Row("hiv", "ours", {}, "as published but for the solver, episodes of 50 decisions", "hiv"),
+    "gridworld-cooled": Row("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
+    "acrobot-cooled": Row("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
+    "hiv-cooled": Row("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
+    "gridworld-still": Row("gridworld", "ours", {}, "without noise", None),
+    "acrobot-fine": Row("acrobot", "ours", {}, "integrated finely", None),
+    "hiv-whole": Row("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
+    "hiv-whole-cooled": Row(
+        "hiv", "ours", {"max_decisions": None}, "whole episodes, the learning rate falls at the end", None, COOLED
+    ),
+    "hiv-fine": Row("hiv", "ours", {}, "as published, solved finely: four steps of RK4", "hiv", solver="rk4:4"),
+    "hiv-partial": Row("hiv-partial", "ours", {}, "without the infected cells", None),
+}
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    "gridworld": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.894, 0.023), (0.334, 0.023), (0.899, 0.022), (1.161, 0.039), (0.452, 0.040), (0.845, 0.017)],
+            strict=True,
+        )
+    ),
+    "acrobot": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.176, 0.010), (0.039, 0.006), (0.060, 0.006), (0.176, 0.010), (0.022, 0.005), (0.021, 0.005)],
+            strict=True,
+        )
+    ),
+    "hiv": dict(
+        zip(
+            PAPER_MODELS,
+            [(0.332, 0.013), (0.168, 0.014), (0.346, 0.022), (0.361, 0.017), (0.068, 0.006), (0.020, 0.001)],
+            strict=True,
+        )
+    ),
+}
+"""Mean and std over five runs, as published (Du, Futoma and Doshi-Velez 2020, table 1)."""
+USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
+"""What is shown where no rows are asked for: the paper's three, and HIV in full length."""
+
+
+EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver")
+"""Figures of a fit with one value for each seed."""
+
+
+def cell_config(row: str, model: str, seed: int) -> Fit:
+    """One seed of one cell."""
+    this = ROWS[row]
+    usual = preset(this.env)
+    sizes = usual.sizes if this.solver is None else dataclasses.replace(usual.sizes, solver=this.solver)
+    chosen = dataclasses.replace(usual, sizes=sizes, settings=dataclasses.replace(usual.settings, **this.settings))
+    return plan(this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields)
+
+
+def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
+    """Make one record of a cell from those of its seeds."""
+    parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
+    errors = [part["figures"]["test_error"][0] for part in parts]
+    figures: dict[str, Any] = {"test_error": errors, "mean": float(np.mean(errors)), "std": float(np.std(errors))}
+    split = [part["figures"]["by_dimension"] for part in parts]
+    figures["by_dimension"] = {name: [errors[name][0] for errors in split] for name in split[0]}
+    figures["time_edges"] = parts[0]["figures"]["time_edges"]
+    for name in EACH:
+        values = [part["figures"].get(name) for part in parts]
+        figures[name] = None if values[0] is None else [value[0] for value in values]
+    config = {**parts[0]["config"], "seed": list(seeds)}
+    command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again{options}"
+    made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
+    made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
+    save(results / f"{row}-{model}.json", made)
+
+
+def _short(value: Any) -> Any:
+    """Numbers to five digits."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
+    """Mean, std, number and values of a cell."""
+    found = json.loads((results / f"{row}-{model}.json").read_text())["figures"]
+    values = found["test_error"]
+    return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}

@@ -1,0 +1,125 @@
+"""Runs that differ by their seed alone, taken together: a record, a table, a sentence."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kairode.errors import KairodeError
+from kairode.report.listing import Listing
+from kairode.report.summary import best_fixed, every, fixed_rivals, judged_by, kind_of_return, spec_of
+from kairode.runs.findings import best_constant
+from kairode.runs.record import record
+
+HEADS = {
+    "policy": "policy",
+    "model-free": "model-free",
+    "constant": "best constant",
+    "random": "random",
+    "visits": "visits chosen",
+    "chosen": "their return",
+    "as few": "fixed, as few",
+    "fixed": "best fixed",
+    "fixed visits": "its visits",
+}
+"""What is taken of each run, and the head of its column."""
+
+
+def together(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
+    """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
+    parts = [json.loads((folder / "record.json").read_text()) for folder in folders]
+    for folder, part in zip(folders, parts, strict=True):
+        if part["kind"] != "run":
+            raise KairodeError(f"{folder} is no run of `kairode run` with named actions: leave it out.")
+        if _but_seed(part) != _but_seed(parts[0]):
+            raise KairodeError(f"{folder} and {folders[0]} differ by more than their seeds: give runs that do not.")
+    seeds = [part["seed"] for part in parts]
+    if len(set(seeds)) < len(seeds):
+        raise KairodeError(f"two of the runs have the same seed: {', '.join(map(str, seeds))}.")
+    runs = [{"seed": part["seed"], **key_figures(part)} for part in parts]
+    known = [name for name in HEADS if all(name in run for run in runs)]
+    first = parts[0]["figures"]
+    figures = {
+        "real_episodes": {**first["real_episodes"], "visits": first.get("visits", {}).get("real_episodes")},
+        "spec": parts[0]["figures"]["spec"],
+        "runs": [{**run, "commit": part["commit"]} for run, part in zip(runs, parts, strict=True)],
+        "mean": {name: float(np.mean([run[name] for run in runs])) for name in known},
+        "std": {name: float(np.std([run[name] for run in runs])) for name in known},
+    }
+    last = shlex.join(["kairode", "report", *map(str, folders), *([] if path is None else ["--record", str(path)])])
+    command = "; ".join([*(part["command"] for part in parts), last])
+    seconds = sum(part["seconds"] for part in parts)
+    made = record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
+    return made | {name: parts[0][name] for name in ("commit", "machine", "versions")}
+
+
+def _but_seed(part: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in part["config"].items() if name != "seed"}
+
+
+def key_figures(made: dict[str, Any]) -> dict[str, float]:
+    """What a run came to, in a few numbers."""
+    tests, spec = made["figures"]["tests"], spec_of(made)
+    found = {
+        "policy": tests["imagination"]["return"],
+        "constant": tests[best_constant(tests)]["return"],
+        "random": tests["random"]["return"],
+    }
+    if "model-free" in tests:
+        found["model-free"] = tests["model-free"]["return"]
+    if visits := made["figures"].get("visits"):
+        kind, rivals = judged_by(spec), fixed_rivals(visits, spec)
+        chosen, best = visits["rows"][next(iter(visits["intervals"]))], best_fixed(rivals, spec)[1]
+        found |= {"visits": chosen["visits"], "chosen": chosen[kind], "fixed": best[kind]}
+        found |= {"fixed visits": best["visits"]}
+        rarer = {name: row for name, row in rivals.items() if row["visits"] <= chosen["visits"]}
+        if rarer:
+            found["as few"] = best_fixed(rarer, spec)[1][kind]
+    return found
+
+
+def runs_listing(made: dict[str, Any]) -> Listing:
+    """A row for each run, and one for their mean and spread."""
+    figures, spec = made["figures"], spec_of(made)
+    runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
+    rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]
+    average = [_short(figures["mean"].get(name)) for name in names]
+    spread = [_short(figures["std"].get(name)) for name in names]
+    seen = figures["real_episodes"]
+    caption = f"Mean {kind_of_return(spec)} on test episodes; policies of {seen['imagination']:,} real episodes"
+    if "visits" in names:
+        caption += f"; visits chosen by models of {seen['visits'] or seen['imagination']:,}, their return counted "
+        caption += (
+            f"{every(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval that takes no more visits"
+        )
+    caption += "."
+    return Listing(["", *(HEADS[name] for name in names)], [*rows, ["mean", *average], ["std", *spread]], caption)
+
+
+def _short(number: float | None) -> str:
+    """To three digits; large ones in powers of ten."""
+    if number is None:
+        return ""
+    if abs(number) >= 1e5:
+        return f"{number:.2e}".replace("e+0", "e").replace("e+", "e")
+    return f"{number:.0f}" if abs(number) >= 100 or abs(number) < 1e-6 else f"{number:.3g}"
+
+
+def together_said(made: dict[str, Any]) -> str:
+    """One sentence."""
+    runs = made["figures"]["runs"]
+    count = len(runs)
+
+    def above(mine: str, other: str) -> str:
+        both = [run for run in runs if mine in run and other in run]
+        return f"{sum(run[mine] > run[other] for run in both)} of {len(both)}"
+
+    said = f"Of {count} runs the policy returned more than the best constant one in {above('policy', 'constant')}"
+    if any("model-free" in run for run in runs):
+        said += f", more than the model-free one in {above('policy', 'model-free')}"
+    if any("as few" in run for run in runs):
+        said += f"; chosen visits more than fixed ones with as few in {above('chosen', 'as few')}"
+    return f"{said}."

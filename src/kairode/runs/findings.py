@@ -1,0 +1,88 @@
+"""What a run found, as plain numbers for its record: tests beside other policies, a map of the policy, courses."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.evaluate import TEST_SEED, evaluate
+from kairode.agents.encoder import Plain
+from kairode.agents.q_policy import SoftGreedy
+from kairode.data import Trajectory, collect
+from kairode.data.policy import Constant
+from kairode.envs.core import Discrete, Environment
+from kairode.runs.course import course
+from kairode.paper.studies import short
+from kairode.models.dynamics import DynamicsModel
+
+AXES = {"gridworld": ("x", "y"), "hiv": ("V", "E"), "hiv-partial": ("V", "E"), "acrobot": ("theta1", "theta2")}
+"""The two variables that a policy is mapped over; the first two of any other environment."""
+CELLS = 32
+"""Of a map, along each axis."""
+CONSTANT = "always "
+"""Before the name of an action, in the tests of a run."""
+
+
+def on_the_system(
+    env: Environment, policies: dict[str, Any], schedule: float | None, episodes: int = 100
+) -> dict[str, Any]:
+    """Each policy on the same test episodes; after them every action held throughout, and random actions."""
+    assert isinstance(env.task.spec.actions, Discrete)
+    held = {f"{CONSTANT}{name}": Constant(jnp.asarray(i)) for i, name in enumerate(env.task.spec.actions.names)}
+    everyone = {**policies, **held, "random": None}
+    return {
+        name: evaluate(env, policy, schedule=schedule, episodes=episodes).figures() for name, policy in everyone.items()
+    }
+
+
+def best_constant(tests: dict[str, Any]) -> str:
+    """The name of the best of the actions held throughout."""
+    return max((name for name in tests if name.startswith(CONSTANT)), key=lambda name: float(tests[name]["return"]))
+
+
+def shown_courses(
+    env: Environment, policy: SoftGreedy, model: DynamicsModel, schedule: float | None, most: int = 40
+) -> dict[str, Any]:
+    """Courses that nothing was learned from: predictions for random actions and for the policy, and a whole episode."""
+    chance = collect(env, episodes=1, seed=TEST_SEED, schedule=schedule)[0]
+    mine = collect(env, policy, episodes=1, seed=TEST_SEED, schedule=schedule)[0]
+    return {
+        "random": course(env, chance, model, "predicted", most, points=4),
+        "policy": course(env, mine, model, "predicted", most, points=4),
+        "episode": course(env, mine, points=3),
+    }
+
+
+def policy_map(env: Environment, policy: SoftGreedy, data: Trajectory) -> dict[str, Any] | None:
+    """Action and value over two variables, the others at their median; None for a policy that sees a latent state."""
+    if not isinstance(policy.perception, Plain):
+        return None
+    spec = env.task.spec
+    names = [variable.name for variable in spec.observations]
+    if len(names) < 2:
+        return None
+    across = [names.index(name) for name in AXES.get(spec.name, names[:2])]
+    seen = np.asarray(data.observation)[:, :-1][data.mask]
+    low, high = np.quantile(seen, [0.005, 0.995], axis=0)
+    grids = [np.linspace(low[i], high[i], CELLS) for i in across]
+    points = np.tile(np.median(seen, axis=0), (CELLS, CELLS, 1))
+    points[..., across[0]], points[..., across[1]] = np.meshgrid(*grids, indexing="ij")
+    values = np.asarray(policy.q(jnp.asarray(points, jnp.float32))) / policy.scale
+    axes = [_axis(env, names[i], points, j) for j, i in enumerate(across)]
+    assert isinstance(spec.actions, Discrete)
+    return {
+        "axes": axes,
+        "names": list(spec.actions.names),
+        "actions": values.argmax(-1).tolist(),
+        "values": short(values.max(-1), 4),
+        "others": "the median of what was seen",
+    }
+
+
+def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[str, Any]:
+    """One side of a map: its variable and where its cells are, in the unit that people read."""
+    spec = env.task.spec
+    variable = next(variable for variable in spec.observations if variable.name == name)
+    line = points[:, 0] if which == 0 else points[0]
+    at = variable.quantity(line[:, spec.observations.index(variable)])
+    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": short(at, 4)}

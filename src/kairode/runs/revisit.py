@@ -1,0 +1,76 @@
+"""Chosen visits revisited: collect at the times that the models chose, and refit them to what was seen there.
+
+A model errs most where nobody has been yet, and a schedule of its own choice leads there: it waits where it wrongly
+foresees that nothing happens. A few real episodes at its visits show it what does.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from kairode.agents.q_policy import SoftGreedy
+from kairode.data import collect
+from kairode.data.trajectory import join
+from kairode.errors import KairodeError
+from kairode.algorithms.fit import digest
+from kairode.algorithms.dyna import Standing, keep_standing, read_config, read_rounds, refit, round_seed
+from kairode.runs.load import Source, rounds_of
+from kairode.planning.optimize_schedule import best_intervals
+from kairode.training import checkpoint
+from kairode.training.loop import Report
+
+NAME = "revisits"
+"""Folders of them begin so."""
+
+
+def check_revisits(folder: Path, count: int) -> None:
+    """Refuse them where there are no rounds to go on from."""
+    if count and not checkpoint.exists(rounds_of(folder)):
+        raise KairodeError(
+            f"{folder} took no rounds, whose experience and models --revisits goes on from: leave it out, or take "
+            "rounds first."
+        )
+
+
+def revisited(
+    source: Source,
+    policy: SoftGreedy,
+    candidates: tuple[float, ...],
+    count: int,
+    *,
+    fitting: Callable[[Report], None] = lambda report: None,
+    said: Callable[[str], None] = lambda text: None,
+    ended: Callable[[str], None] = lambda text: None,
+) -> Source:
+    """A run with its models refitted so often to real episodes at the visits that they chose for this policy.
+
+    Each time is kept in a folder of its own, and not done again.
+    """
+    if not count:
+        return source
+    check_revisits(source.folder, count)
+    same = {"of": digest(policy.q, *source.models, source.data), "candidates": list(candidates)}
+    name = f"{NAME}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
+    for other in (source.folder / "schedule").glob(f"{NAME}-*"):  # those of another policy
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+    places = [source.folder / "schedule" / name / str(number) for number in range(1, count + 1)]
+    config = read_config(rounds_of(source.folder))
+    done = sum(checkpoint.exists(place) for place in places)
+    standing = read_rounds(config, source.env, places[done - 1] if done else rounds_of(source.folder))
+    for place in places[done:]:
+        said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
+        schedule = best_intervals(standing.members, policy, source.env, taus=candidates, data=standing.data)
+        number = standing.number + 1
+        new = collect(source.env, policy, episodes=config.each, seed=round_seed(config, number), schedule=schedule)
+        data = join([standing.data, new])
+        models, _ = refit(config, data, standing.models, number, fitting)
+        standing = Standing(number, data, models, standing.network)
+        keep_standing(place, standing)
+        ended(
+            f"Collected {len(new)} real episodes at visits that the models chose, and refitted them to all {len(data)}."
+        )
+    return dataclasses.replace(source, models=standing.members, data=standing.data)

@@ -1,0 +1,312 @@
+"""What must be run for a table or figure: every piece once, nothing that is done."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kairode.algorithms.dyna import Rounds
+from kairode.errors import KairodeError
+from kairode.paper import returns, table1
+from kairode.paper import schedule_study as visits
+from kairode.paper.budget import SHARE, Scope, quick
+from kairode.paper.locomotion import STUDIES as ROBOTS
+from kairode.paper.plan import ALL, FIGURES, goals, piece, plan
+from kairode.paper.run_work import gather_cells, run_piece
+from kairode.report.plan import in_words, left_in_words, time_left
+from kairode.report.results import FIGURES as DRAWN
+from kairode.runs.record import plain
+
+PUBLISHED = Path(__file__).parents[2] / "results"
+
+
+def empty(tmp_path: Path, **options) -> Scope:
+    return Scope(tmp_path / "results", tmp_path / "runs", published=PUBLISHED, **options)
+
+
+def put(work, **changes) -> None:
+    """A record of a piece of work, with what others take from its folder."""
+    config = {**plain(work.config), **changes}
+    work.record.parent.mkdir(parents=True, exist_ok=True)
+    work.record.write_text(json.dumps({"config": config, "made": "2026-01-01T00:00:00Z", "figures": {}}))
+
+
+def test_fits_are_shared(tmp_path) -> None:
+    """Table 1, the policies of several tables and the visits take the same fits, each listed once."""
+    units = plan("all", empty(tmp_path))
+    names = [work.name for work in units]
+    assert len(names) == len(set(names))
+    wants = [work.name for work in units if "fits/hiv-latent-ode-3" in work.needs]
+    assert wants == ["table1/hiv-latent-ode", "policies/paper-hiv", "policies/ours-hiv"]
+    assert sum(name.startswith("fits/") for name in names) == 5 * (
+        24 + 3
+    )  # and hiv-fine, hiv-partial, hiv-whole-cooled
+    for i, work in enumerate(units):
+        assert all(names.index(need) < i for need in work.needs), work.name
+    folder = tmp_path / "runs" / "table1" / "hiv-latent-ode-3"
+    [fit] = [work for work in units if work.name == "fits/hiv-latent-ode-3"]
+    assert fit.folder == folder
+    assert fit.words[:4] == ("-m", "kairode", "fit", "hiv")
+    assert str(folder) in fit.words
+
+
+def test_visits_need_what_they_look_ahead_with(tmp_path) -> None:
+    scope = empty(tmp_path)
+    assert piece("visits/hiv-truth", scope).needs == ()
+    assert piece("visits/hiv-rounds", scope).needs == tuple(f"policies/rounds-hiv-{i}" for i in range(5))
+    assert piece("visits/hiv-random", scope).needs == tuple(f"fits/hiv-whole-cooled-latent-ode-{i}" for i in range(5))
+    assert piece("visits/hiv-fixed-1", scope).needs == ("visits/hiv-truth",)
+    assert piece("visits/hiv-once-truth", scope).needs == ("visits/hiv-truth",)
+    assert piece("visits/hiv-once-rounds", scope).needs[0] == "visits/hiv-rounds"
+
+
+def test_what_has_a_record_is_not_run_nor_what_it_needs(tmp_path) -> None:
+    scope = empty(tmp_path)
+    whole = plan("figure-values", scope)
+    assert [work.name for work in whole][-2:] == ["policies/paper-gridworld", "policies/paper-gridworld-oracle"]
+    assert len(whole) == 32
+    put(piece("policies/paper-gridworld", scope))
+    put(piece("policies/paper-gridworld-oracle", scope))
+    assert [(work.name, work.state) for work in plan("figure-values", scope)] == [
+        ("policies/paper-gridworld", "done"),
+        ("policies/paper-gridworld-oracle", "done"),
+    ]
+
+
+def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
+    scope = empty(tmp_path)
+    work = piece("policies/paper-gridworld-oracle", scope)
+    put(work, episodes=3)
+    assert not work.done
+    put(work)
+    assert work.done
+    work.record.write_text("{")
+    assert not work.done
+    # more seeds serve, fewer do not
+    put(work, seeds=7)
+    assert work.done
+    put(work, seeds=4)
+    assert not work.done
+    assert piece(work.name, dataclasses.replace(scope, seeds=4)).done
+    # an older record does not know the newest fields
+    put(work)
+    made = json.loads(work.record.read_text())
+    del made["config"]["margin"], made["config"]["dqn"]
+    work.record.write_text(json.dumps(made))
+    assert work.done
+    # the solver of a model without an ODE makes no difference
+    fit = piece("fits/gridworld-rnn-0", scope)
+    made = plain(fit.config)
+    made["preset"]["sizes"]["solver"] = "bosh3:1"
+    put(fit, preset=made["preset"])
+    assert fit.done
+    fit = piece("fits/gridworld-latent-ode-0", scope)
+    put(fit, preset=made["preset"])
+    assert not fit.done
+
+
+def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
+    """A record alone does not let others go on from what it is of."""
+    scope = empty(tmp_path)
+    truth = piece("visits/hiv-truth", scope)
+    put(truth)
+    units = {work.name: work for work in plan("figure-schedule", scope, only=["hiv-fixed-1"])}
+    assert truth.done
+    assert not units["visits/hiv-truth"].done
+    for seed in range(5):
+        place = truth.folder / "price 0" / str(seed) / "policy.json"
+        place.parent.mkdir(parents=True)
+        place.write_text("{}")
+    assert units["visits/hiv-truth"].done
+    rounds = piece("policies/rounds-hiv-0", scope, needed=True)
+    put(rounds)
+    assert not rounds.done
+    rounds.folder.mkdir()
+    (rounds.folder / "checkpoint.json").write_text("{}")
+    (rounds.folder / "record.json").write_text(json.dumps({"figures": {"rounds": [1] * 13}}))
+    assert not rounds.done
+    assert rounds.state == "to go on"
+    (rounds.folder / "record.json").write_text(json.dumps({"figures": {"rounds": [1] * 13, "test": {}}}))
+    assert rounds.done
+
+
+def test_again_is_for_what_is_asked_for(tmp_path) -> None:
+    scope = empty(tmp_path)
+    put(piece("policies/paper-gridworld-oracle", scope))
+    options = {"only": ["paper-gridworld-oracle"], "since": "2026-02-01T00:00:00Z"}
+    [work] = plan("table2a", scope, **options)
+    assert not work.done
+    assert work.words[-1] == "--replace"
+    fit = piece("fits/gridworld-rnn-0", scope)
+    put(fit)
+    cell, *_ = plan("table1", scope, rows=["gridworld"], models=["rnn"], since=options["since"])
+    assert cell.name == fit.name  # a cell is its fits
+    assert not cell.done
+    (fit.folder / "models.json").write_text("{}")
+    units = {work.name: work for work in plan("table2a", scope, only=["paper-gridworld"], since=options["since"])}
+    assert units[fit.name].done  # a study takes them as they are
+
+
+def test_the_published_records_serve(tmp_path) -> None:
+    """In a clone nearly nothing is left to run."""
+    scope = Scope(PUBLISHED, tmp_path / "runs", published=PUBLISHED)
+    for what in ("table1", "table2a", "table2b", "table3", *FIGURES):
+        assert [work.name for work in plan(what, scope) if not work.done] == [], what
+    assert {work.name for work in plan("all", scope) if not work.done} <= {"policies/paper-hiv-oracle-3467"}
+
+
+def test_every_table_and_figure_has_a_plan(tmp_path) -> None:
+    scope = empty(tmp_path)
+    assert set(DRAWN) <= set(FIGURES)
+    for what in ALL:
+        assert goals(what, scope, (), (), ())
+    assert goals("figure-rounds", scope, (), (), ())[1:] == [f"policies/rounds-hiv-{i}" for i in range(5)]
+    for words, message in (
+        (("table9",), "unknown table or figure 'table9'"),
+        (("table2a", "x"), "unknown study 'x'"),
+    ):
+        with pytest.raises(KairodeError, match=message):
+            goals(words[0], scope, (), (), words[1:])
+    with pytest.raises(KairodeError, match="unknown budget 'fast'"):
+        Scope(budget="fast")
+    with pytest.raises(KairodeError, match="--seeds must be"):
+        Scope(seeds=0)
+    with pytest.raises(KairodeError, match="unknown study 'visits/x'"):
+        piece("visits/x", scope)
+
+
+def test_seeds(tmp_path) -> None:
+    """By default what belongs to each; runs of other numbers have folders of their own, fits are shared."""
+    scope, seven = empty(tmp_path), empty(tmp_path, seeds=7)
+    assert piece("control/hopper-rnn", scope).seeds == 3
+    assert piece("policies/paper-hiv-12", scope).seeds == 1
+    assert piece("control/hopper-rnn", seven).seeds == 7
+    assert piece("policies/ours-hiv", empty(tmp_path, seeds=1)).seeds == 2  # one imagines, the other judges
+    assert piece("visits/hiv-truth", scope).folder == tmp_path / "runs" / "visits" / "hiv-truth"
+    assert piece("visits/hiv-truth", seven).folder == tmp_path / "runs" / "visits-7-seeds" / "hiv-truth"
+    assert piece("fits/hiv-rnn-6", seven).folder == piece("fits/hiv-rnn-6", scope).folder
+    assert len(piece("table1/hiv-rnn", seven).needs) == 7
+
+
+def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
+    scope = empty(tmp_path, budget="quick")
+    usual = table1.cell_config("hiv", "rnn", 0)
+    fit = scope.of(usual)
+    assert fit.preset.settings.iterations * SHARE == usual.preset.settings.iterations
+    assert fit.preset.episodes == usual.preset.episodes  # studies take the same experience
+    study = scope.of(returns.STUDIES["paper-hiv"])
+    assert (study.episodes, study.seeds, study.schedules) == (75, 2, (0.0, 5.0))
+    robot = scope.of(ROBOTS["hopper-latent-ode"])
+    assert (robot.decisions, robot.agent.warmup, robot.seeds) == (5000, 1000, 1)
+    assert quick(Rounds()).rounds == 2
+    once = scope.of(visits.STUDIES["hiv-once-truth"])
+    assert (once.episodes, once.prices, once.budgets) == (0, (0.0, 1e7), (75,))
+    for work in plan("all", scope):
+        full = piece(work.name, empty(tmp_path))
+        assert str(work.folder).startswith(str(tmp_path / "runs"))
+        if work.seconds is not None and full.seconds is not None:
+            assert work.seconds <= max(full.seconds, 20.0)
+    assert scope.words()[-2:] == ["--budget", "quick"]
+    assert Scope.at(None, Path("runs"), budget="quick").results == Path("runs/quick/results")
+    assert Scope.at(None, Path("runs")).results == Path("results")
+
+
+def test_times_in_words(tmp_path) -> None:
+    assert [in_words(x) for x in (None, 3, 61, 600, 7200)] == ["unknown", "10 s", "70 s", "10 min", "2.0 h"]
+    scope = empty(tmp_path)
+    units = [dataclasses.replace(work, seconds=60.0) for work in plan("figure-values", scope)]
+    assert time_left(units, 2) == 32 * 60 / 2
+    assert time_left(units, 100) == 120.0  # a fit, then the study
+    assert left_in_words(units, 2) == "To run: 32, about 16 min 2 side by side."
+    units[0] = dataclasses.replace(units[0], seconds=None)
+    assert left_in_words(units, 1).endswith("one after the other; of 1 of them it is not known.")
+
+
+def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
+    scope = empty(tmp_path, seeds=2)
+    units = plan("table1", scope, rows=["gridworld"], models=["rnn"])
+    assert [work.name for work in units] == ["fits/gridworld-rnn-0", "fits/gridworld-rnn-1", "table1/gridworld-rnn"]
+    gather_cells(units, scope)
+    assert not units[-1].done
+    figures = {"test_error": [0.5], "by_dimension": {"x": [0.5]}, "time_edges": [0.0, 1.0]}
+    base = json.loads((PUBLISHED / "table1" / "gridworld-rnn.json").read_text())
+    for work in units[:2]:
+        work.folder.mkdir(parents=True)
+        made = {**base, "config": plain(work.config), "figures": figures, "seconds": 1.0}
+        work.record.write_text(json.dumps(made))
+    gather_cells(units, scope)
+    assert units[-1].done
+    assert table1.read_cell(tmp_path / "results" / "table1", "gridworld", "rnn")["values"] == [0.5, 0.5]
+
+
+def test_one_piece_alone_says_what_it_lacks(tmp_path) -> None:
+    with pytest.raises(KairodeError, match="'policies/paper-gridworld' needs 'fits/gridworld-rnn-0'"):
+        run_piece("policies/paper-gridworld", empty(tmp_path))
+    with pytest.raises(KairodeError, match="is of table 1"):
+        run_piece("table1/hiv-rnn", empty(tmp_path))
+
+
+def test_a_dry_run_runs_nothing(typed, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = typed("reproduce", "all", "--dry-run")
+    assert code == 0, err
+    assert "fits/gridworld-rnn-0 to 4" in out
+    assert "policies/paper-hiv-oracle-3467" in out
+    assert "-54.26" in out  # the paper's
+    assert list(tmp_path.iterdir()) == []
+    code, out, _ = typed("reproduce", "figure-values", "--dry-run", "--json")
+    assert len(json.loads(out)) == 32
+    shutil.copytree(PUBLISHED / "policies", tmp_path / "results" / "policies")
+    code, out, _ = typed("reproduce", "table2a", "--dry-run")
+    assert "Nothing is left to run." in out
+    assert "-53.72 ± 1.61" in out
+    code, out, err = typed("reproduce", "table2a")
+    assert (code, err) == (0, "")
+    assert out.startswith("Table 2a")
+    for words, message in (
+        (("--budget", "quick", "--results", "results"), "--budget quick keeps its records"),
+        (("--address", "auto"), "--address has no effect"),
+    ):
+        code, _, err = typed("reproduce", "table2a", *words)
+        assert code == 2
+        assert message in err
+
+
+@pytest.mark.slow
+def test_a_cell_and_a_study_of_the_quick_budget(typed, monkeypatch, tmp_path) -> None:
+    """Processes of their own, from nothing to a table; the second time from records alone."""
+    monkeypatch.chdir(tmp_path)
+    words = ("reproduce", "table1", "--rows", "gridworld", "--models", "rnn", "--budget", "quick")
+    code, out, err = typed(*words)
+    assert code == 0, err
+    assert "no reproduction" in out
+    assert "2 run, 0 failed." in err
+    record = tmp_path / "runs" / "quick" / "results" / "table1" / "gridworld-rnn.json"
+    before = record.stat().st_mtime_ns
+    assert not (tmp_path / "results").exists()
+    code, _, err = typed(*words)
+    assert (code, err) == (0, "")
+    assert record.stat().st_mtime_ns == before
+    words = ("reproduce", "table2a", "--studies", "ours-gridworld-oracle", "--budget", "quick")
+    code, out, err = typed(*words)
+    assert code == 0, err
+    made = json.loads((record.parents[1] / "policies" / "ours-gridworld-oracle.json").read_text())
+    assert made["command"].endswith("--studies ours-gridworld-oracle --again --budget quick")
+    assert len(made["figures"]["cells"]["oracle"]["own"]["values"]) == 2
+
+
+def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs" / "quick" / "table1" / "gridworld-rnn-0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")  # another run's
+    words = ("--rows", "gridworld", "--models", "rnn", "--seeds", "1", "--budget", "quick", "--quiet")
+    code, out, err = typed("reproduce", "table1", *words)
+    assert code == 2
+    assert (
+        "1 failed (fits/gridworld-rnn-0); the first one's words are in runs/quick/table1/gridworld-rnn-0/log.txt" in err
+    )
+    assert "holds another run" in (folder / "log.txt").read_text()
+    assert "No record yet: table1/gridworld-rnn." in out

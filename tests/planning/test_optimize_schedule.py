@@ -1,0 +1,500 @@
+"""Chosen intervals against brute force with closed forms: a linear system, a switching one, models by hand."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+
+import kairode
+from kairode.agents.encoder import Latent, Plain, Recall, Tracked
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.q_policy import SoftGreedy
+from kairode.data.rollout import rollout_compiled
+from kairode.envs.accrual import Accruing
+from kairode.envs.core import Discrete, Environment, Intervals, Spec, Task, Variable
+from kairode.envs.integrate import integrate
+from kairode.envs.schedule import Decision, Fixed
+from kairode.errors import KairodeError
+from kairode.models.zoo import Sizes, build
+from kairode.planning.lookahead import Believed, Known
+from kairode.planning.optimize_schedule import TRIAL_SEED, best_intervals, check_candidates, frontier
+from kairode.planning.optimized_schedule import Chosen, later_visits
+
+KEY = jax.random.key(0)
+A = np.array([[-0.1, 1.0], [-0.8, -0.05]])
+B = np.array([0.0, 0.6])
+P = np.array([[6.0, 0.4], [0.4, 4.0]])
+"""A rotation that dies out slowly, pushed by the action; the value after it is -s'Ps."""
+GAMMA = 0.97
+
+
+class LinearTask(Task):
+    """R(s, a, s') = -|s'|^2."""
+
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        return -(next_obs**2).sum()
+
+    def terminal(self, obs: Any) -> Any:
+        return jnp.zeros((), bool)
+
+
+class Linear(Environment):
+    """ds/dt = A s + B (a - 1), integrated by RK4."""
+
+    step: float = eqx.field(static=True, default=1.0)
+
+    @property
+    def task(self) -> LinearTask:
+        return LinearTask(
+            Spec(
+                "linear",
+                (Variable("x", ""), Variable("v", "")),
+                Discrete(("left", "nothing", "right")),
+                Intervals(self.step, 10.0, self.step),
+                "second",
+                horizon=60.0,
+                discount=GAMMA,
+                judged_discounted=True,
+            )
+        )
+
+    def reset(self, *, key: Any) -> Any:
+        return jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
+
+    def observe(self, state: Any) -> Any:
+        return state
+
+    def interval(self, state: Any, action: Any, *, key: Any) -> Any:
+        return jnp.asarray(1.0)
+
+    def transition(self, state: Any, action: Any, tau: Any, *, key: Any) -> Any:
+        push = (action - 1.0) * jnp.array(B, state.dtype)
+        return integrate(lambda s: jnp.array(A, s.dtype) @ s + push, state, tau, lambda s: jnp.asarray(20.0, s.dtype))
+
+
+class Quadratic(ReLUNetwork):
+    """V(s) = -s'Ps for every action."""
+
+    def __call__(self, features: Any) -> Any:
+        value = -jnp.einsum("...i,ij,...j->...", features, jnp.array(P, features.dtype), features)
+        return jnp.repeat(value[..., None], 3, axis=-1)
+
+
+def at(state: np.ndarray, action: int, tau: float) -> np.ndarray:
+    """The closed form: one matrix exponential of the system and its constant push."""
+    whole = np.zeros((3, 3))
+    whole[:2, :2], whole[:2, 2] = A, B * (action - 1)
+    return (scipy.linalg.expm(whole * tau) @ np.append(state, 1.0))[:2]
+
+
+def worth(state: np.ndarray, action: int, tau: int) -> float:
+    """The paper's equation, by hand."""
+    rewards = sum(GAMMA ** (i - 1) * -float((at(state, action, i) ** 2).sum()) for i in range(1, tau + 1))
+    end = at(state, action, tau)
+    return rewards - GAMMA**tau * float(end @ P @ end)
+
+
+def decision(state: np.ndarray, action: int, time: float = 0.0, count: int = 0) -> Decision:
+    obs = jnp.asarray(state, jnp.float32)
+    return Decision(obs, jnp.array(action), jnp.array(time), jnp.array(count), (), obs)
+
+
+def chosen(env: Environment, q: ReLUNetwork | None = None, **options: Any) -> Chosen:
+    policy = SoftGreedy(q or Quadratic((), ()), Plain(), env.task.spec, 0.0, accrues=True)
+    return best_intervals(env, policy, env, **options)
+
+
+def starts(count: int) -> list[tuple[np.ndarray, int]]:
+    rng = np.random.default_rng(3)
+    return [(rng.uniform(-1.5, 1.5, 2), int(rng.integers(3))) for _ in range(count)]
+
+
+def test_the_discrete_choice_is_that_of_brute_force() -> None:
+    env = Linear()
+    schedule = chosen(env)
+    choose = eqx.filter_jit(lambda d: (schedule.worths(d, key=KEY), schedule.interval(jnp.zeros(()), d, key=KEY)))
+    picks = set()
+    for state, action in starts(60):
+        by_hand = np.array([worth(state, action, tau) for tau in range(1, 11)])
+        worths, tau = choose(decision(state, action))
+        np.testing.assert_allclose(worths, by_hand, rtol=1e-4, atol=1e-4)
+        assert float(tau) == 1 + int(by_hand.argmax())
+        picks.add(float(tau))
+    assert len(picks) > 4
+
+
+@pytest.mark.slow
+def test_the_continuous_choice_is_that_of_brute_force() -> None:
+    env = Linear()
+    schedule = chosen(env, continuous=True, taus=(0.3, 8.0))
+    choose = eqx.filter_jit(lambda d: schedule.interval(jnp.zeros(()), d, key=KEY))
+
+    def integral(state: np.ndarray, action: int, tau: float) -> float:
+        def rate(t: float) -> float:
+            return GAMMA**t * -float((at(state, action, t) ** 2).sum())
+
+        end = at(state, action, tau)
+        return scipy.integrate.quad(rate, 0.0, tau, epsabs=1e-10)[0] - GAMMA**tau * float(end @ P @ end)
+
+    inside = 0
+    for state, action in starts(12):
+        grid = np.linspace(0.3, 8.0, 300)
+        coarse = np.array([integral(state, action, tau) for tau in grid])
+        k = int(coarse.argmax())
+        bounds = (grid[max(k - 1, 0)], grid[min(k + 1, 299)])
+        best = scipy.optimize.minimize_scalar(
+            lambda t, s=state, a=action: -integral(s, a, t), bounds=bounds, method="bounded", options={"xatol": 1e-7}
+        )
+        found = float(choose(decision(state, action)))
+        assert found == pytest.approx(best.x, abs=3e-3)
+        assert integral(state, action, found) >= -best.fun - 1e-5 * abs(best.fun)
+        inside += 0.31 < found < 7.9
+    assert inside > 5
+
+
+class Goal(Linear):
+    """Along a line to the right at one a second, over 5 a goal that is worth ten."""
+
+    @property
+    def task(self) -> "GoalTask":
+        return GoalTask(dataclasses.replace(Linear().task.spec, name="goal", observations=(Variable("x", ""),)))
+
+    def reset(self, *, key: Any) -> Any:
+        return jnp.zeros(1)
+
+    def transition(self, state: Any, action: Any, tau: Any, *, key: Any) -> Any:
+        return state + tau
+
+
+class GoalTask(Task):
+    """-1 a second, and 10 where the goal is reached."""
+
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        return 10.0 * self.terminal(next_obs) - tau
+
+    def terminal(self, obs: Any) -> Any:
+        return obs[0] > 5.0
+
+
+class Nothing(ReLUNetwork):
+    """V(s) = -20: waiting for it is not worth while."""
+
+    def __call__(self, features: Any) -> Any:
+        return jnp.full((*features.shape[:-1], 3), -20.0)
+
+
+@pytest.mark.slow
+def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
+    env = Goal()
+    task = env.task
+    policy = SoftGreedy(Nothing((), ()), Plain(), task.spec, 0.0, accrues=True)
+    here = Decision(jnp.array([0.7]), jnp.array(2), jnp.zeros(()), jnp.array(0), (), jnp.array([0.7]))
+    worths = best_intervals(env, policy, env).worths(here, key=KEY)
+    # Over the line after 4.3 s: from the fifth second on nothing more is earned or lost.
+    rewards = [GAMMA ** (i - 1) * (-1 + 10 * (i == 5)) for i in range(1, 6)]
+    by_hand = [sum(rewards[:tau]) + (GAMMA**tau * -20 if tau < 5 else 0) for tau in range(1, 6)]
+    np.testing.assert_allclose(worths[:5], by_hand, rtol=1e-5)
+    np.testing.assert_allclose(worths[5:], worths[4], rtol=1e-5)
+    flowing = best_intervals(env, policy, env, continuous=True, taus=(0.5, 9.0))
+    assert float(flowing.interval(jnp.zeros(()), here, key=KEY)) >= 4.3
+    # Where the goal is not worth it, stop short of it.
+    keen = dataclasses.replace(policy, q=Quadratic((), ()))
+    far = dataclasses.replace(best_intervals(env, keen, env, continuous=True, taus=(0.5, 9.0)), q=Worth((), ()))
+    assert float(far.interval(jnp.zeros(()), here, key=KEY)) < 4.3
+
+
+class Worth(ReLUNetwork):
+    """V(s) = 30 wherever the process goes on."""
+
+    def __call__(self, features: Any) -> Any:
+        return jnp.full((*features.shape[:-1], 3), 30.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"budget": 9}, {"quantile": 0.5}, {"price": 0.01}])
+def test_continuous_intervals_with_other_wishes(line: tuple["Line", SoftGreedy], options: dict[str, Any]) -> None:
+    env, policy = line
+    schedule = best_intervals(env, policy, env, continuous=True, taus=(1.0, 10.0), **options)
+    keys = jax.random.split(jax.random.key(6), 16)
+    found = rollout_compiled(env, policy, schedule, keys, 60)
+    assert np.isfinite(found.records.interval).all()
+    assert np.max(found.length) <= options.get("budget", 60)
+    taus = np.asarray(found.records.interval)
+    assert (np.abs(taus - np.round(taus)) > 1e-3)[taus > 0].any()
+
+
+def test_candidates_are_multiples_of_the_finest_step() -> None:
+    spec = Linear().task.spec
+    assert check_candidates(None, spec) == tuple(float(k) for k in range(1, 11))
+    odd = dataclasses.replace(spec, intervals=Intervals(0.5, 3.0, 0.0))
+    assert check_candidates(None, odd) == (1.0, 2.0, 3.0)
+    assert check_candidates(None, odd, continuous=True) == (0.5, 3.0)
+    none = dataclasses.replace(spec, intervals=Intervals(0.2, 0.5, 0.0))
+    with pytest.raises(KairodeError, match="choose continuously"):
+        check_candidates(None, none)
+
+
+@pytest.mark.slow
+def test_latent_states_are_carried_along_as_by_hand() -> None:
+    """Under a schedule that models choose, in collected episodes and in practice."""
+    env = kairode.make("gridworld", horizon=20.0)
+    models = [build("dt-rnn", env.task.spec, Sizes(latent=3, timer="none"), key=jax.random.key(i)) for i in range(2)]
+    q = ReLUNetwork.new(2, 8, 8, key=KEY)
+    policy = SoftGreedy(q, Plain(), env.task.spec, 0.0, accrues=True)
+    schedule = best_intervals(models, policy, env)
+    found = kairode.collect(env, policy, episodes=1, schedule=schedule)
+    choose = eqx.filter_jit(lambda d: schedule.interval(jnp.zeros(()), d, key=KEY))
+    step = eqx.filter_jit(lambda model, *x: model.step(*x)[0])
+    z = [jnp.zeros(3) for _ in models]
+    for k in range(int(found.length[0])):
+        obs, action = jnp.asarray(found.observation[0, k]), jnp.asarray(found.action[0, k])
+        memory = Tracked((), Recall(jnp.stack(z), obs, action))
+        here = Decision(obs, action, jnp.asarray(found.time[0, k], jnp.float32), jnp.array(k), memory, ())
+        tau = choose(here)
+        assert float(tau) == found.interval[0, k]
+        z = [step(model, state, obs, action, tau) for model, state in zip(models, z, strict=True)]
+    sees = Latent(models[0])
+    latent = SoftGreedy(ReLUNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
+    for options in ({}, {"price": 0.1}, {"budget": 5}):
+        timed = best_intervals(models, latent, env, **options)
+        assert kairode.evaluate(env, latent, schedule=timed, episodes=2).returns.shape == (2,)
+
+
+@pytest.mark.slow
+def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", SoftGreedy]) -> None:
+    env, policy = line
+    schedule = best_intervals(env, policy, env, price=0.003)
+    found = kairode.evaluate(env, policy, schedule=schedule, episodes=8)
+    accrued = kairode.evaluate(Accruing.of(env, 10.0), policy, schedule=schedule, episodes=8, accrue=False)
+    np.testing.assert_allclose(found.returns, accrued.returns)
+    assert found.mean < 1.5 * kairode.evaluate(env, policy, schedule=schedule, episodes=8, accrue=False).mean
+    np.testing.assert_allclose(found.scores.time, 60.0)
+    assert (found.scores.total < found.scores.discounted).all()  # costs, the later ones in full
+
+
+@pytest.mark.slow
+def test_models_as_by_hand() -> None:
+    """Every candidate by a step of the model alone, sums in NumPy; quantiles over several models."""
+    env = kairode.make("hiv")
+    spec, task = env.task.spec, env.task
+    models = [build("latent-ode", spec, Sizes(latent=4), key=jax.random.key(i)) for i in range(3)]
+    q = ReLUNetwork.new(6, 8, 4, key=KEY)
+    policy = SoftGreedy(q, Plain(), spec, 0.0, 1e-3, accrues=True)
+    obs, action = env.observe(env.reset(key=KEY)), jnp.array(2)
+    zs = jnp.stack([model.start(key=jax.random.key(7 + i)) for i, model in enumerate(models)])
+    here = Decision(obs, action, jnp.zeros(()), jnp.zeros((), int), Tracked((), Recall(zs, obs, action)), ())
+    each = np.zeros((3, 14))
+    for m, model in enumerate(models):
+        before, earned = obs, 0.0
+        for tau in range(1, 15):
+            seen = model.step(zs[m], obs, action, jnp.array(float(tau)))[1]
+            earned += 0.995 ** (tau - 1) * float(task.reward(before, action, seen, jnp.array(1.0)))
+            each[m, tau - 1] = earned + 0.995**tau * float(q(seen).max()) / 1e-3
+            before = seen
+    schedule = best_intervals(models, policy, env)
+    np.testing.assert_allclose(schedule.worths(here, key=KEY), each.mean(0), rtol=1e-4)
+    cautious = best_intervals(models, policy, env, quantile=0.25)
+    waiting = np.quantile(each - each[:, :1], 0.25, axis=0)
+    np.testing.assert_allclose(cautious.worths(here, key=KEY), each[:, 0].mean() + waiting, rtol=1e-3, atol=2.0)
+    priced = best_intervals(models, policy, env.task, price=50.0)
+    count = np.array([sum(0.995 ** (tau * k) for k in range(1, math.ceil(1000 / tau))) for tau in range(1, 15)])
+    lost = np.asarray(schedule.worths(here, key=KEY) - priced.worths(here, key=KEY))
+    np.testing.assert_allclose(lost, 50 * count, rtol=0.02, atol=2.0)
+
+
+def test_later_visits() -> None:
+    spec = Linear().task.spec
+    taus = jnp.array([1.0, 7.0, 60.0])
+    wanted = [sum(GAMMA ** (tau * k) for k in range(1, 61) if tau * k < 60) for tau in (1, 7, 60)]
+    np.testing.assert_allclose(later_visits(spec, jnp.zeros(()), taus), wanted, rtol=1e-5)
+    plain = dataclasses.replace(spec, discount=1.0)
+    np.testing.assert_allclose(later_visits(plain, jnp.array(50.0), taus), [9, 1, 0])
+    endless = dataclasses.replace(spec, horizon=math.inf)
+    np.testing.assert_allclose(later_visits(endless, jnp.zeros(()), taus[:1]), [GAMMA / (1 - GAMMA)], rtol=1e-5)
+
+
+class Line(Linear):
+    """One position, moved by -1, 0 or 1 a second against a drift away from 0: acting often is harmless."""
+
+    @property
+    def task(self) -> LinearTask:
+        spec = dataclasses.replace(Linear().task.spec, name="line", observations=(Variable("x", ""),))
+        return LinearTask(spec)
+
+    def reset(self, *, key: Any) -> Any:
+        return jax.random.uniform(key, (1,), minval=-1.5, maxval=1.5)
+
+    def transition(self, state: Any, action: Any, tau: Any, *, key: Any) -> Any:
+        # dx/dt = 0.05 x + 0.3 u, in closed form.
+        u = action - 1.0
+        return jnp.clip(state * jnp.exp(0.05 * tau) + 6.0 * u * (jnp.exp(0.05 * tau) - 1), -4.0, 4.0)
+
+
+class Table(ReLUNetwork):
+    """Action values on a grid of the line, straight between its points."""
+
+    values: jax.Array
+
+    def __call__(self, features: Any) -> Any:
+        grid = jnp.linspace(-4.0, 4.0, self.values.shape[1])
+        look = jax.vmap(lambda v: jnp.interp(features[..., 0], grid, v))
+        return jnp.moveaxis(look(self.values), 0, -1)
+
+
+def solved() -> Table:
+    """Q of acting every second, by value iteration."""
+    grid = np.linspace(-4.0, 4.0, 4001)
+    after = [np.clip(grid * np.exp(0.05) + 6.0 * u * (np.exp(0.05) - 1), -4, 4) for u in (-1.0, 0.0, 1.0)]
+    q = np.zeros((3, len(grid)))
+    for _ in range(600):
+        v = q.max(0)
+        q = np.stack([-(s**2) + GAMMA * np.interp(s, grid, v) for s in after])
+    return Table((), (), jnp.asarray(q, jnp.float32))
+
+
+@pytest.fixture(scope="module")
+def line() -> tuple[Line, SoftGreedy]:
+    env = Line()
+    return env, SoftGreedy(solved(), Plain(), env.task.spec, 0.0, accrues=True)
+
+
+def returned(env: Environment, policy: SoftGreedy, schedule: Any) -> tuple[float, float]:
+    """Mean return, rewards on every second, and visits of episodes from 64 starts."""
+    keys = jax.random.split(jax.random.key(5), 64)
+    found = rollout_compiled(Accruing.of(env, 10.0), schedule.accompany(policy), schedule, keys, 60)
+    times = np.cumsum(found.records.interval, axis=0) - found.records.interval
+    return float((GAMMA**times * found.records.reward).sum(0).mean()), float(np.mean(found.length))
+
+
+def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, SoftGreedy]) -> None:
+    env, policy = line
+    often, all_visits = returned(env, policy, Fixed(1.0))
+    free, visits = returned(env, policy, best_intervals(env, policy, env))
+    assert free >= often - 1e-3 * abs(often)
+    assert visits < all_visits == 60
+    some, fewer = returned(env, policy, best_intervals(env, policy, env, price=0.003))
+    assert some >= often - 0.02 * abs(often)
+    assert fewer < 0.25 * all_visits  # the paper's three quarters
+    # Fixed intervals with as few visits lose several times as much.
+    assert returned(env, policy, Fixed(5.0))[0] < 5 * often
+
+
+def test_rising_prices_never_raise_the_visits(line: tuple[Line, SoftGreedy]) -> None:
+    env, policy = line
+    prices = (0.0, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0)
+    visits = [returned(env, policy, best_intervals(env, policy, env, price=price))[1] for price in prices]
+    assert all(later <= 1.05 * sooner + 0.5 for sooner, later in itertools.pairwise(visits))
+    assert visits[-1] < 7  # hardly anything but the longest
+    assert visits[0] > 50
+
+
+@pytest.mark.parametrize("budget", [6, 10, 25])
+def test_a_budget_is_kept_whatever_happens(line: tuple[Line, SoftGreedy], budget: int) -> None:
+    env, policy = line
+    schedule = best_intervals(env, policy, env, budget=budget)
+    keys = jax.random.split(jax.random.key(6), 64)
+    found = rollout_compiled(env, policy, schedule, keys, 60)
+    assert np.max(found.length) <= budget
+    assert np.all(np.sum(found.records.interval, axis=0) >= 60 - 1e-3)
+    worth, _ = returned(env, policy, schedule)
+    every, _ = returned(env, policy, Fixed(float(math.ceil(60 / budget))))
+    assert worth >= every - 1e-3 * abs(every)
+
+
+def test_what_shadow_prices_come_to(line: tuple[Line, SoftGreedy]) -> None:
+    env, policy = line
+    tried = frontier(best_intervals(env, policy, env), policy, env)
+    # A rising price moves the choice to fewer (discounted) visits, never to more.
+    chosen_at = [np.flatnonzero(tried.prices == tried.at_price(price))[0] for price in np.logspace(-4, 3, 30)]
+    assert (np.diff(tried.weighed[chosen_at]) <= 0).all()
+    assert len(set(chosen_at)) > 3
+    within = frontier(best_intervals(env, None, env, budget=12).informed(policy.q), policy, env)
+    assert within.visits.max() <= 12 < tried.visits.max()
+    assert within.returns.max() > np.median(within.returns)
+    # By hand, at one of them, decision by decision.
+    now = dataclasses.replace(best_intervals(env, policy, env), shadow=jnp.asarray(tried.prices[8], jnp.float32))
+    choose = eqx.filter_jit(lambda d: now.interval(jnp.zeros(()), d, key=KEY))
+    few = frontier(best_intervals(env, policy, env), policy, env, episodes=3)
+    returns, visits = [], []
+    now = dataclasses.replace(now, shadow=jnp.asarray(few.prices[8], jnp.float32))
+    for key in jax.random.split(jax.random.key(TRIAL_SEED), 3):
+        start = kairode.data.rollout.start(env, policy, key)
+        x, time, total, count = np.asarray(start.moment.state, np.float64), 0.0, 0.0, 0
+        while time < 60:
+            action = int(policy.q(jnp.asarray(x, jnp.float32)).argmax())
+            tau = float(choose(decision(x, action, time, count)))
+            for _ in range(int(min(tau, 60 - time))):
+                x = np.clip(x * np.exp(0.05) + 6.0 * (action - 1) * (np.exp(0.05) - 1), -4, 4)
+                total -= GAMMA**time * float(x[0] ** 2)
+                time += 1
+            count += 1
+        returns.append(total)
+        visits.append(count)
+    assert few.visits[8] == pytest.approx(np.mean(visits), rel=0.02)
+    assert few.returns[8] == pytest.approx(np.mean(returns), rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_policy_learned_under_its_own_schedule() -> None:
+    """Algorithm 1: values learned while they choose the intervals, the price among the rewards."""
+    env = Line()
+    options = {"hidden": (32, 32), "batch": 32, "capacity": 2000, "learning_rate": 2e-3, "double": True}
+    cheap, dear = (
+        kairode.learn(
+            None, env, schedule=best_intervals(env, None, env, price=price), episodes=60, cooldown=0.3, **options
+        )
+        for price in (0.0, 5.0)
+    )
+    results = [returned(env, p, best_intervals(env, p, env)) for p in (cheap, dear)]
+    chance = returned(env, kairode.learn(None, env, schedule=1, episodes=1, **options), Fixed(1.0))[0]
+    assert results[0][0] > 0.5 * chance  # returns are negative
+    assert results[1][1] < 0.7 * results[0][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"price": -1.0}, "price per visit must be a number of at least 0"),
+        ({"price": math.nan}, "price per visit"),
+        ({"budget": 0}, "budget of visits must be a whole number of at least 1"),
+        ({"budget": 5}, "5 visits cannot cover 60 seconds with intervals of at most 10: at least 6"),
+        ({"taus": []}, "schedule of 'linear' is empty"),
+        ({"taus": [3.0, 1.0]}, "must ascend, each once, got 3, 1"),
+        ({"taus": [1.0, 1.0]}, "must ascend"),
+        ({"taus": [1.5]}, "multiples of 1 seconds, got 1.5"),
+        ({"taus": [1.0, 2.0, 3.0], "continuous": True}, "give the least and the most"),
+        ({"quantile": 1.5}, "quantile must lie in"),
+    ],
+)
+def test_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(KairodeError, match=said):
+        chosen(Linear(), **options)
+
+
+def test_refused_without_what_it_needs() -> None:
+    env = kairode.make("hiv")
+    model = build("latent-ode", env.task.spec, Sizes(latent=4), key=KEY)
+    policy = SoftGreedy(ReLUNetwork.new(6, 8, 4, key=KEY), Plain(), env.task.spec)
+    with pytest.warns(UserWarning, match="values are of one reward a decision"):
+        schedule = best_intervals(model, policy, env)
+    assert isinstance(schedule.foresight, Believed)
+    with pytest.raises(KairodeError, match=r"use it with kairode\.evaluate"):
+        schedule.worths(decision(np.zeros(6), 0), key=KEY)
+    unlearned = best_intervals(env, None, env)
+    assert isinstance(unlearned.foresight, Known)
+    with pytest.raises(KairodeError, match="no policy yet"):
+        kairode.collect(env, lambda obs, key: jnp.array(0), episodes=1, schedule=unlearned)
+    with pytest.raises(KairodeError, match="chosen by fitted models"):
+        best_intervals([], dataclasses.replace(policy, accrues=True), env)

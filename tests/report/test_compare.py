@@ -1,0 +1,68 @@
+"""Runs that differ by their seeds, taken together."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from kairode.errors import KairodeError
+from kairode.report.compare import runs_listing, together, together_said
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def runs(tmp_path) -> list[Path]:
+    """The published run, and another one that returned half as much."""
+    made = json.loads((ROOT / "results" / "run-hiv.json").read_text())
+    other = copy.deepcopy(made)
+    other["seed"] = other["config"]["seed"] = 1
+    other["figures"]["tests"]["imagination"]["return"] = made["figures"]["tests"]["imagination"]["return"] / 2
+    other["figures"]["tests"]["model-free"]["return"] = 1e12
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, one in zip(folders, (made, other), strict=True):
+        folder.mkdir()
+        (folder / "record.json").write_text(json.dumps(one))
+    return folders
+
+
+def test_mean_spread_and_sentence(runs) -> None:
+    made = together(runs)
+    first = json.loads((runs[0] / "record.json").read_text())["figures"]
+    mine = first["tests"]["imagination"]["return"]
+    assert made["config"]["seed"] == [0, 1]
+    assert made["figures"]["mean"]["policy"] == pytest.approx(0.75 * mine)
+    assert made["figures"]["std"]["policy"] == pytest.approx(0.25 * mine)
+    one = made["figures"]["runs"][0]
+    rows, usual = first["visits"]["rows"], first["visits"]["usual"]
+    assert (one["visits"], one["chosen"]) == (rows["price 0"]["visits"], rows["price 0"]["return"])
+    assert one["fixed"] == max(rows["every 1"]["return"], usual["every 1"]["return"])
+    rare = [row[name]["return"] for row in (rows, usual) for name in ("every 5", "every 6", "every 7")]
+    assert one["as few"] == max(rare), "229 visits in 1000 days: every five days at most"
+    listing = runs_listing(made)
+    assert [row[0] for row in listing.rows] == ["seed 0", "seed 1", "mean", "std"]
+    assert together_said(made) == (
+        "Of 2 runs the policy returned more than the best constant one in 2 of 2, more than the model-free one in 1 of "
+        "2; chosen visits more than fixed ones with as few in 2 of 2."
+    )
+
+
+def test_only_seeds_may_differ(runs) -> None:
+    with pytest.raises(KairodeError, match="same seed"):
+        together([runs[0], runs[0]])
+    other = json.loads((runs[1] / "record.json").read_text())
+    other["config"]["fits"] = 2
+    (runs[1] / "record.json").write_text(json.dumps(other))
+    with pytest.raises(KairodeError, match="differ by more than their seeds"):
+        together(runs)
+
+
+def test_report_of_several_runs(typed, runs, tmp_path) -> None:
+    path = tmp_path / "seeds.json"
+    code, out, err = typed("report", *map(str, runs), "--record", str(path))
+    assert code == 0, err
+    assert "best constant" in out
+    assert json.loads(path.read_text())["kind"] == "runs"
+    code, _, err = typed("report", str(runs[0]), "--record", str(path))
+    assert (code, err) == (2, "error: --record is of several runs, taken together: give two or more of them.\n")

@@ -1,0 +1,227 @@
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+import kairode
+from kairode.agents.dqn import DQNSettings
+from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.train_step import real_transitions
+from kairode.data.describe import spec_to_dict
+from kairode.runs.findings import best_constant, on_the_system
+from kairode.algorithms.learn import learn_more
+from kairode.runs.pipeline import Spent
+from kairode.config.run import command, usual
+from kairode.paper.studies import LOOK_SEED
+from kairode.report.run_page import write_run_page
+from kairode.report.summary import policy_said, visits_said
+from kairode.trees import alone
+
+TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
+BARE = (*TINY, "--model-free", "0", "--visits", "0")
+
+
+def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, tmp_path):
+    folder = tmp_path / "run"
+    words = ("run", "gridworld", *BARE, "--out", str(folder))
+    code, out, err = typed(*words)
+    assert code == 0, err
+    for said in (
+        "Collected 12 episodes",
+        "Learned a policy",
+        "Tested 10 policies",
+        "in imagination",
+        "always up",
+    ):
+        assert said in out
+    assert out.splitlines()[-1] == f"The page of this run: {folder / 'report.html'}"
+    made = json.loads((folder / "record.json").read_text())
+    constants = {f"always {name}" for name in kairode.make("gridworld").task.spec.actions.names}
+    assert made["figures"]["tests"].keys() == {"imagination", "random", *constants}
+    assert "<svg" in (folder / "report.html").read_text()
+    assert len(kairode.read(folder / "experience.parquet")) == 12
+
+    code, out, _ = typed("evaluate", str(folder), "--schedule", "5", "--episodes", "10", "--json")
+    found = json.loads(out)
+    assert found["decisions"] == 6.0
+    assert found["time"] == 30.0
+    # what the command prints is what Python finds with the policy of the folder
+    env = kairode.make("gridworld", horizon=30)
+    policy = kairode.load_policy(folder)
+    assert kairode.evaluate(env, policy, episodes=10, schedule=5).mean == found["return"]
+
+    # the same command again finds everything done and says so
+    code, out, err = typed(*words)
+    assert code == 0, err
+    assert "done already" in out
+    assert json.loads((folder / "record.json").read_text()) == made
+    code, _, err = typed(*words, "--seed", "1")
+    assert code == 2
+    assert "holds another run" in err
+    assert "seed" in err
+    # the page is made of the record alone
+    before = (folder / "report.html").read_text()
+    (tmp_path / "alone").mkdir()
+    (folder / "record.json").rename(tmp_path / "alone" / "record.json")
+    assert write_run_page(tmp_path / "alone").read_text() == before
+
+
+def test_a_constant_policy_is_tested_as_itself():
+    env = kairode.make("hiv", horizon=60)
+    found = on_the_system(env, {}, 5.0, episodes=3)
+    both = kairode.evaluate(env, lambda obs, key: 3, schedule=5, episodes=3)
+    assert found["always RTI+PI"]["return"] == pytest.approx(both.mean)
+    best = max(found[f"always {name}"]["return"] for name in env.task.spec.actions.names)
+    assert found[best_constant(found)]["return"] == best
+
+
+def test_the_command_of_a_run_names_what_differs():
+    config = dataclasses.replace(usual("gridworld", latent=True), imagined=7, seed=3, fields={"horizon": 30})
+    assert command(config) == "kairode run gridworld --imagined 7 --latent --seed 3 --set horizon=30"
+    assert command(usual("hiv")) == "kairode run hiv"
+    assert command(usual("hiv", rounds=0)) == "kairode run hiv --rounds 0"
+    assert command(usual("hiv", rounds=2)) == "kairode run hiv --rounds 2"
+    assert command(usual("hiv", paper=True)) == "kairode run hiv --paper"
+    assert command(usual("acrobot", schedule=0.4)) == "kairode run acrobot --schedule 0.4"
+    assert usual("hiv", rounds=0).imagined == 2400  # branches of 25 decisions
+    assert usual("hiv", latent=True).imagined == 300  # whole episodes
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("run acrobot --price -1", "price"),
+        ("run acrobot --candidates 1 0.4", "must ascend"),
+        ("run acrobot --candidates 0.13", "0.13"),
+        ("run gridworld --rounds 1 --episodes 5", "--episodes must be at least 10"),
+        ("run gridworld --rounds 1 --paper", "--rounds 0"),
+        ("run acrobot --iterations 0", "--iterations"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(typed, tmp_path, words, reason):
+    code, _, err = typed(*words.split(), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert re.search(reason, err), err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_said_of_a_run_is_of_that_run():
+    tests = {
+        "imagination": {"return": -40.0, "return_low": -42.0, "return_high": -38.0, "healthy": None, "episodes": 100},
+        "model-free": {"return": -34.0, "return_low": -35.0, "return_high": -33.0, "healthy": None, "episodes": 100},
+        "always up": {"return": -41.0, "return_low": -43.0, "return_high": -39.0, "healthy": None, "episodes": 100},
+        "random": {"return": -150.0, "return_low": -151.0, "return_high": -149.0, "healthy": None, "episodes": 100},
+    }
+    real = {"imagination": 20, "model-free": 50}
+    spec = kairode.make("gridworld").task.spec
+    figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
+    said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
+    assert "above random actions (-150)" in said
+    assert "about level with the best constant policy, always up (-41)" in said
+    assert "below the model-free policy of 50 real episodes (-34)" in said
+    assert "at a decision every 5 seconds" in said
+
+    def row(plain: float, visits: float) -> dict:
+        return {"plain": plain, "low": plain - 0.5, "high": plain + 0.5, "visits": visits, "time": 30.0}
+
+    fixed = {"every 1": row(-30.0, 30.0), "every 2": row(-32.0, 15.0)}
+    rows = {**fixed, "every 2": row(-35.0, 15.0), "price 0.5": row(-31.0, 20.0)}
+    found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
+    said = visits_said(found, spec)
+    assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
+    assert "above the run's policies at fixed intervals with as few visits (-32 at most, every 2 seconds)" in said
+    assert "at their best fixed interval (every second, 30 visits) they return -30" in said
+
+
+def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        Spent(tmp_path / "stages.json").timed("tests", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    before = json.loads((tmp_path / "stages.json").read_text())
+    (tmp_path / "stages.json").write_text(json.dumps({name: seconds + 5 for name, seconds in before.items()}))
+    again = Spent(tmp_path / "stages.json")
+    assert again.timed("tests", lambda: 3) == 3
+    assert again.seconds["tests"] >= 5
+
+
+def test_the_papers_protocol():
+    config = usual("hiv", paper=True)
+    assert (config.episodes, config.iterations, config.imagined, config.model_free) == (1000, 12_000, 1500, 3500)
+    assert config.learning["reward_scale"] == 1.0
+    assert config.learning["double"] is False
+    assert config.learning["branch"] is None
+
+
+@pytest.mark.parametrize("words", [("--latent",), ("--schedule", "5")])
+def test_what_does_not_go_with_rounds_is_refused(typed, tmp_path, words):
+    code, _, err = typed("run", "hiv", "--rounds", "2", *words, "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert words[0] in err
+    assert "--rounds 0" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_run_is_named(typed, tmp_path):
+    code, _, err = typed("evaluate", str(tmp_path))
+    assert code == 2
+    assert "there is no policy" in err
+    assert "kairode run" in err
+    (tmp_path / "policy.json").write_text('{"file": "x", "sha256": "", "arrays": {}}')
+    with pytest.raises(kairode.KairodeError, match="does not say 'sizes'"):
+        kairode.load_policy(tmp_path)
+
+
+@pytest.mark.slow
+def test_learning_from_python(tmp_path):
+    env = kairode.make("gridworld", horizon=30)
+    data = kairode.collect(env, episodes=12, seed=0)
+    models = [kairode.fit("latent-ode", data, seed=seed, iterations=2) for seed in range(3)]
+    policy = kairode.learn(models, env.task, data=data, episodes=2, seed=0, every=20, hidden=(16, 16))
+    assert np.isfinite(kairode.evaluate(env, policy, episodes=5, schedule=[1, 3]).mean)
+    for wrong, words in (
+        (lambda: kairode.learn(models, env, learning_rat=1), "learning_rate"),
+        (lambda: kairode.learn(models, env.task, episodes=2), "starts=data"),
+        (lambda: kairode.learn(None, env.task), "give the environment"),
+        (lambda: kairode.learn(None, env, latent=True), "needs a model"),
+    ):
+        with pytest.raises(kairode.KairodeError, match=words):
+            wrong()
+
+
+@pytest.mark.slow
+def test_branches_are_judged_over_whole_episodes():
+    """Imagination that branches off for few decisions; looks, and the policy, are of the whole task."""
+    env = kairode.make("hiv", horizon=60)
+    data = kairode.collect(env, episodes=12, seed=0)
+    models = [kairode.fit("rnn", data, seed=seed, iterations=2) for seed in range(3)]
+    small = {"episodes": 4, "branch": 5, "every": 20, "hidden": (16, 16), "batch": 16, "capacity": 512}
+    found = learn_more(models, env, data=data, schedule=5, watch=env, **small)
+    assert found.policy.spec == env.task.spec
+    assert found.practised.decisions == [20]  # four branches of five decisions
+    # a visit every 5 of 60 days: the look at the real system is of 12 decisions
+    scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), episode_keys(LOOK_SEED, 20), 100, 1)
+    assert set(np.asarray(scores.decisions).ravel()) == {12}
+    assert found.practised.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
+
+
+def test_experience_in_the_replay_belongs_to_the_schedule():
+    env = kairode.make("hiv", horizon=60)
+    data = kairode.collect(env, episodes=12, seed=0)
+    everything = real_transitions(DQNSettings(), data, env.task.spec)
+    five = real_transitions(DQNSettings(), data, env.task.spec, 5.0)
+    assert len(everything.action) == data.decisions
+    assert len(five.action) == (data.interval == 5).sum() > 0
+    np.testing.assert_allclose(five.discount, 0.995**5, rtol=1e-5)
+
+
+def test_a_folder_of_another_practice_is_refused(tmp_path):
+    env = kairode.make("gridworld", horizon=30)
+    small = {"episodes": 1, "hidden": (8,), "batch": 8, "capacity": 64, "folder": tmp_path}
+    first = kairode.learn(None, env, schedule=7, **small)
+    same = kairode.learn(None, env, schedule=7, **small)
+    assert np.array_equal(first.q.weights[0], same.q.weights[0])
+    with pytest.raises(kairode.KairodeError, match="another practice"):
+        kairode.learn(None, env, schedule=5, **small)
+    with pytest.raises(kairode.KairodeError, match="at least 1"):
+        kairode.learn(None, env, **{**small, "episodes": 0})

@@ -1,0 +1,47 @@
+"""A record tells what was run, on what, and what came out."""
+
+import dataclasses
+import json
+import re
+import subprocess
+
+import pytest
+
+from kairode.errors import KairodeError
+from kairode.runs.pipeline import run
+from kairode.runs.record import commit, processor, record, save
+from kairode.config.run import Run, command, usual
+
+
+def test_a_record_is_plain_json(tmp_path) -> None:
+    config = {"env": "hiv", "episodes": 5, "seed": 7, "fields": {}}
+    made = record("run", config, {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
+    save(tmp_path / "record.json", made)
+    back = json.loads((tmp_path / "record.json").read_text())
+    assert back == made
+    assert back["config"] == config
+    assert back["seed"] == 7
+    assert back["machine"]["cores"] >= 1
+    assert back["versions"]["jax"] != "0.10.2"
+    assert processor()
+
+
+def test_the_commit_is_that_of_the_code() -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    found = commit()
+    if head.returncode == 0:
+        assert found is not None
+        assert re.fullmatch(rf"{head.stdout.strip()}\+?", found)
+    else:
+        assert found is None
+
+
+def test_the_command_makes_the_run_again() -> None:
+    config = dataclasses.replace(usual("gridworld"), episodes=3, seed=1, fields={"intervals": (2, 3)})
+    assert command(config) == "kairode run gridworld --episodes 3 --seed 1 --set 'intervals=[2, 3]'"
+
+
+def test_nothing_is_left_of_a_run_that_cannot_be(tmp_path) -> None:
+    with pytest.raises(KairodeError, match="unknown environment"):
+        run(Run("nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,235 @@
+"""`kairode schedule`, and the studies of return against visits."""
+
+import dataclasses
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.agents.dqn import DQNSettings
+from kairode.data.policy import Constant
+from kairode.envs.accrual import Accruing, undiscounted
+from kairode.runs.pipeline import run
+from kairode.runs.record import save
+from kairode.config.run import Run
+from kairode.runs.schedule import Wish, check_wish, chosen_of
+from kairode.runs.load import read_run
+from kairode.paper.schedule_study import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
+from kairode.report.schedule import gathered, said
+
+SMALL = DQNSettings(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("schedule") / "run"
+    run(
+        Run(
+            "gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, visits=0, fields={"horizon": 30.0}
+        ),
+        found,
+    )
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_chooses_its_own_visits(typed, folder):
+    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "4", "--price", "0", "2", "--budget", "6")
+    code, out, err = typed(*words)
+    assert code == 0, err
+    assert "chosen, budget 6" in out
+    assert "Return against visits" in out
+    made = json.loads((folder / "schedule" / "record.json").read_text())
+    rows = made["figures"]["rows"]
+    assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
+    assert rows["budget 6"]["visits"] <= 6
+    assert rows["price 2"]["visits"] <= rows["price 0"]["visits"] + 1e-6
+    assert made["command"].endswith("--price 0 2 --budget 6 --imagined 2 --episodes 4")
+    counts = made["figures"]["intervals"]["price 0"]["all"]
+    assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["visits"])
+    for picture in ("schedule.svg", "patient.svg"):
+        assert (folder / "schedule" / picture).stat().st_size > 1000
+
+    # What the table says of a fixed interval is what Python finds.
+    source = read_run(folder)
+    policy = kairode.load_policy(folder / "schedule")
+    found = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=4, schedule=3)
+    assert rows["every 3"]["return"] == pytest.approx(float(found.scores.discounted.mean()), rel=1e-4)
+    assert rows["every 3"]["visits"] == found.figures()["decisions"]
+
+    code, _, err = typed("schedule", str(folder), "--price", "-1")
+    assert code == 2
+    assert "price per visit" in err
+
+    # The policy is learned once, unless something else is asked for.
+    before = (folder / "schedule" / "policy.json").read_text()
+    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--json")
+    code, out, err = typed(*words, "--continuous", "--candidates", "1", "4")
+    assert code == 0, err
+    again = json.loads(out)["rows"]["price 0"]
+    assert 30 / 4 <= again["visits"] <= 30
+    code, out, err = typed(*words, "--oracle", "--quantile", "0.2")
+    assert code == 0, err
+    assert (folder / "schedule" / "policy.json").read_text() == before
+    code, out, err = typed("evaluate", str(folder), "--schedule", "chosen", "--episodes", "4", "--json")
+    assert code == 0, err
+    chosen = json.loads(out)
+    assert chosen["decisions"] == pytest.approx(rows["price 0"]["visits"])
+    assert chosen["return"] == pytest.approx(rows["price 0"]["plain"], rel=1e-4)
+    code, out, err = typed(*words, "--seed", "1")  # other test episodes, the same policy
+    assert (folder / "schedule" / "policy.json").read_text() == before
+    code, out, err = typed("schedule", str(folder), "--imagined", "3", "--episodes", "2", "-q")
+    assert code == 0, err
+    assert (folder / "schedule" / "policy.json").read_text() != before
+    assert not list((folder / "schedule").glob("practice*"))
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"prices": (-1.0,)}, "price per visit must be a number of at least 0, got -1"),
+        ({"prices": (float("nan"),)}, "price per visit"),
+        ({"prices": (float("inf"),)}, "price per visit"),
+        ({"budgets": (0,)}, "whole number of at least 1, got 0"),
+        ({"budgets": (3,)}, "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
+        ({"taus": (3.0, 1.0)}, "must ascend"),
+        ({"taus": (1.5,)}, "multiples of 1 seconds"),
+        ({"quantile": 2.0}, "quantile must lie in"),
+        ({"episodes": 0}, "--episodes must be a whole number of at least 1, got 0"),
+        ({"prices": ()}, "at least one price"),
+    ],
+)
+def test_wishes_that_cannot_be(tmp_path, wish, reason):
+    env = kairode.make("gridworld", horizon=30.0)
+    with pytest.raises(kairode.KairodeError, match=reason):
+        check_wish(Wish(**wish), env.task.spec)
+
+
+def test_no_run(typed, tmp_path):
+    code, _, err = typed("schedule", str(tmp_path / "nothing"))
+    assert code == 2
+    assert "there is no folder" in err
+    code, _, err = typed("schedule", str(tmp_path))
+    assert code == 2
+    assert "there is no policy in" in err
+    code, _, err = typed("schedule", "hopper")
+    assert code == 2
+    assert "those of 'hopper' are controls" in err
+    code, _, err = typed("evaluate", str(tmp_path), "--schedule", "weekly")
+    assert code == 2
+    assert "got 'weekly'" in err
+
+
+@pytest.mark.slow
+def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
+    fixed = Visits("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
+    chosen = dataclasses.replace(fixed, by="truth", taus=(), prices=(0.0, 1.0))
+    once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
+    for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
+        figures = run_visits(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
+        save(tmp_path / "results" / f"gridworld-{name}.json", visits_record(f"gridworld-{name}", study, figures, 1.0))
+        for point in figures["points"].values():
+            assert np.isfinite(point["return"] + point["plain"]).all()
+            assert len(point["visits"]) == 2
+    assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
+    assert max(figures["points"]["budget 30"]["visits"]) <= 30
+    assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
+    found = gathered(tmp_path / "results", "gridworld")
+    assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
+
+
+def test_every_record_says_how_it_is_made_again():
+    for name, study in STUDIES.items():
+        assert name.startswith(study.env)
+        assert len(set(study.labels)) == len(study.labels) > 0
+
+
+def test_the_figure_from_the_records_here(typed, tmp_path):
+    code, out, err = typed("reproduce", "figure-schedule", "--out", str(tmp_path / "figure.svg"))
+    assert code == 0, err
+    assert "true dynamics" in out
+    code, out, _ = typed("reproduce", "figure-schedule", "--results", str(tmp_path), "--dry-run")
+    assert code == 0
+    assert "there is no record" in out
+
+
+def test_undiscounted_is_the_plain_sum():
+    env = kairode.make("hiv", horizon=40.0)
+    plain = kairode.collect(undiscounted(env, 14.0), Constant(3), episodes=1, schedule=4)
+    daily = kairode.collect(env, Constant(3), episodes=1, schedule=1)
+    assert plain.undiscounted[0] == pytest.approx(daily.undiscounted[0], rel=1e-4)
+
+
+def test_intervals_by_state_of_health():
+    env = kairode.make("hiv", horizon=100.0)
+    found = kairode.collect(env, Constant(0), episodes=3, schedule=5)
+    counts = intervals_by_condition(env.task, found)
+    assert list(counts) == ["healthy", "V below 1e4", "V below 1e5", "V above 1e5"]
+    assert sum(sum(each.values()) for each in counts.values()) == found.decisions == 60
+    assert counts["V below 1e5"] == {"5": 60}  # untreated, the patient stays as he was
+    healthy = jnp.stack(
+        [env.observe(jnp.array([967839.0, 621.0, 76.0, 6.0, v, e])) for v, e in ((415, 353108), (415, 9))]
+    )
+    assert env.task.condition(healthy).tolist() == [0, 1]
+
+
+def test_a_sentence_on_what_was_chosen():
+    spec = kairode.make("hiv").task.spec
+    rows = {
+        "every 1": {"return": 5.0, "plain": 9.0, "visits": 1000.0},
+        "every 7": {"return": 2.0, "plain": 4.0, "visits": 143.0},
+        "price 0": {"return": 4.9, "plain": 8.0, "visits": 150.0},
+    }
+    text = said(rows, "price 0", spec)
+    assert text == (
+        "Chosen: return 4.9 with 150 visits; the same policy every 1 day returns 5 with 1000, and at the best fixed "
+        "interval with no more visits 2."
+    )
+    rows["price 0"]["visits"] = 80.0
+    assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")
+
+
+@pytest.mark.slow
+def test_visits_are_revisited(typed, tmp_path, folder):
+    place = tmp_path / "run"
+    small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
+    run(Run("gridworld", episodes=10, rounds=1, each=2, visits=2, revisits=1, candidates=(1.0, 3.0), **small), place)
+    made = json.loads((place / "record.json").read_text())["figures"]["visits"]
+    assert made["real_episodes"] == 14
+    words = ("schedule", str(place), "--episodes", "2", "--json")
+
+    def figures(*more: str, of: tuple[str, ...] = words) -> dict:
+        code, out, err = typed(*of, *more)
+        assert code == 0, err
+        return json.loads(out)
+
+    [revisits] = (place / "schedule").glob("revisits-*")
+    before = (revisits / "1" / "checkpoint.json").stat().st_mtime_ns
+    told = figures()
+    assert told["real_episodes"] == 14, "as in the run: candidates, practice, revisits"
+    assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
+    source, policy, schedule = chosen_of(place)
+    assert len(source.data) == 14
+    seen = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
+    assert told["rows"]["price 0"]["return"] == pytest.approx(float(seen.scores.discounted.mean()), rel=1e-4)
+    assert figures("--revisits", "2")["real_episodes"] == 16
+    assert figures("--revisits", "0")["real_episodes"] == 12
+    assert len(chosen_of(place)[0].data) == 12, "what was chosen last"
+
+    # At once they are the same; those of other candidates are others.
+    shutil.copytree(place, tmp_path / "other")
+    shutil.rmtree(next((tmp_path / "other" / "schedule").glob("revisits-*")))
+    other = ("schedule", str(tmp_path / "other"), *words[2:])
+    assert figures("--revisits", "2", of=other) == figures("--revisits", "2")
+    assert figures("--candidates", "2", "4", of=other)["real_episodes"] == 14
+    assert len(list((tmp_path / "other" / "schedule").glob("revisits-*"))) == 1
+
+    code, _, err = typed("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--revisits", "1")
+    assert (code, "took no rounds" in err) == (2, True)
+    code, _, err = typed(*words, "--oracle", "--revisits", "1")
+    assert (code, "--oracle" in err) == (2, True)
+    code, _, err = typed("schedule", "acrobot", "--revisits", "1")
+    assert (code, "takes none" in err) == (2, True)
