@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kairode.runs.record import record, save
+from kairode.runs.record import record, save_json
 
 
 def finish(
@@ -26,7 +26,7 @@ def finish(
     figures = rounded(figures)
     if options.save:
         seconds = time.perf_counter() - started
-        save(options.save, record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
+        save_json(options.save, record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
     if options.json:
         print(json.dumps(figures, indent=1))
     else:

@@ -24,9 +24,9 @@ import kairode
 from kairode.config.presets import SOLVER, preset
 from kairode.data import Trajectory
 from kairode.models.predict import Episodes, prepare
-from kairode.models.zoo import PAPER_MODELS, Sizes, build
+from kairode.models.zoo import PAPER_MODELS, ModelConfig, build
 from kairode.training.batches import pad
-from kairode.training.step import FitSettings, advance, begin, numbers
+from kairode.training.step import TrainingConfig, batch_indices, init_fit_state, run_iterations
 
 BATCH, LATENT, HIDDEN = 32, 10, 20
 RTOL, ATOL = 1e-3, 1e-4
@@ -63,14 +63,14 @@ def ours(case: str, model: str, solver: str, seeds: int, iterations: int = 20) -
     sizes = dataclasses.replace(preset(case).sizes, solver=solver)
     keys = jax.random.split(jax.random.key(0), seeds)
     models = eqx.filter_vmap(lambda key: build(model, data.spec, sizes, key=key))(keys)
-    settings: FitSettings = preset(case).settings
+    settings: TrainingConfig = preset(case).settings
     static = eqx.filter(models, eqx.is_array, inverse=True)
     episodes = jax.tree.map(jnp.asarray, pad(prepare(models, data)))
-    progress = begin(models, settings, range(seeds))
-    batches = jnp.asarray(numbers(settings, range(seeds), len(data), 0, iterations))
+    fit_state = init_fit_state(models, settings, range(seeds))
+    batches = jnp.asarray(batch_indices(settings, range(seeds), len(data), 0, iterations))
 
     def call() -> None:
-        jax.block_until_ready(advance(progress, episodes, batches, static, settings))
+        jax.block_until_ready(run_iterations(fit_state, episodes, batches, static, settings))
 
     return 1e3 * seconds_a_call(call, 1.0) / iterations
 
@@ -80,7 +80,7 @@ def ours(case: str, model: str, solver: str, seeds: int, iterations: int = 20) -
 
 def arrays(case: str) -> Episodes:
     data = experience(case)
-    model = build("rnn", data.spec, Sizes(), key=jax.random.key(0))
+    model = build("rnn", data.spec, ModelConfig(), key=jax.random.key(0))
     return jax.tree.map(lambda x: np.asarray(x)[:BATCH], prepare(model, data))
 
 
@@ -138,11 +138,11 @@ def torch_step(case: str, ode: bool, seeds: int) -> Callable[[], None]:
     x = torch.cat([obs[:, :-1], action], -1)
 
     def step() -> None:
-        for model, optimiser in zip(models, optimisers, strict=True):
-            optimiser.zero_grad()
+        for model, make_optimizer in zip(models, optimisers, strict=True):
+            make_optimizer.zero_grad()
             predicted, kl = model(x)
             (((predicted - obs[:, 1:]) ** 2).mean() + kl).backward()
-            optimiser.step()
+            make_optimizer.step()
 
     return step
 
@@ -191,7 +191,7 @@ def diffrax_step(case: str, seeds: int) -> Callable[[], None]:
             _, predicted = jax.lax.scan(move, mean + jnp.exp(log_variance / 2) * noise, (x, tau))
             return predicted, 0.5 * (jnp.exp(log_variance) + mean**2 - 1 - log_variance).mean()
 
-    optimiser = optax.chain(optax.add_decayed_weights(1e-3), optax.adam(1e-3))
+    make_optimizer = optax.chain(optax.add_decayed_weights(1e-3), optax.adam(1e-3))
     x = jnp.concatenate([data.obs[:, :-1], data.action], -1)
 
     @eqx.filter_jit
@@ -200,11 +200,11 @@ def diffrax_step(case: str, seeds: int) -> Callable[[], None]:
             predicted, kl = jax.vmap(model)(x, data.tau, jax.random.normal(key, (BATCH, LATENT)))
             return ((predicted - data.obs[:, 1:]) ** 2).mean() + kl.mean()
 
-        changes, state = optimiser.update(eqx.filter_grad(loss)(model), state, eqx.filter(model, eqx.is_array))
+        changes, state = make_optimizer.update(eqx.filter_grad(loss)(model), state, eqx.filter(model, eqx.is_array))
         return eqx.apply_updates(model, changes), state
 
     models = [LatentODE(key) for key in jax.random.split(jax.random.key(0), seeds)]
-    states = [optimiser.init(eqx.filter(model, eqx.is_array)) for model in models]
+    states = [make_optimizer.init(eqx.filter(model, eqx.is_array)) for model in models]
 
     def call() -> None:
         for i in range(seeds):

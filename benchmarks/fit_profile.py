@@ -56,7 +56,7 @@ def parts(seeds: int) -> dict[str, float]:
     episodes = jax.tree.map(lambda x: x[:BATCH], prepare(models, data)).batch_last()
     weights = preset("hiv").settings.weights
 
-    def whole(params: Any, key: Any) -> Any:
+    def atomic_write(params: Any, key: Any) -> Any:
         model = eqx.combine(params, static)
         return objective(model, episodes, weights, truth=None, warm=jnp.ones(()), key=key).total
 
@@ -79,8 +79,8 @@ def parts(seeds: int) -> dict[str, float]:
     return {
         "encoder_forward": many(encoder),
         "encoder_and_gradient": many(jax.grad(encoder)),
-        "objective_forward": many(whole),
-        "objective_and_gradient": many(jax.grad(whole)),
+        "objective_forward": many(atomic_write),
+        "objective_and_gradient": many(jax.grad(atomic_write)),
         "whole_iteration": ours("hiv", "latent-ode", SOLVER, seeds),
     }
 

@@ -22,21 +22,21 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticSettings, new_actor_critic
-from kairode.agents.obs_normalizer import Sight
-from kairode.algorithms.mpc_loop import Crew
-from kairode.config.mpc import Control, usual
+from kairode.agents.actor_critic import ActorCriticConfig, init_actor_critic
+from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.algorithms.mpc_loop import MPCLoop
+from kairode.config.mpc import MPCConfig, usual
 from kairode.config.presets import SOLVER, preset
-from kairode.data.normalize import Statistics
+from kairode.data.normalize import RunningStatistics
 from kairode.models.predict import Episodes
 from kairode.models.zoo import build
-from kairode.planning.mpc import Learned, Planner, PlanSettings
-from kairode.training.step import FitSettings, advance, begin
+from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
+from kairode.training.step import TrainingConfig, init_fit_state, run_iterations
 
 CASES = ("hopper", "half-cheetah")
 RTOL, ATOL = 1e-5, 1e-6
 TIGHT = f"dopri5:{RTOL},{ATOL}"
-PLAN, LEARNING = PlanSettings(), ActorCriticSettings()
+PLAN, LEARNING = PlanConfig(), ActorCriticConfig()
 SEEDS = 4
 ON_GPU = jax.default_backend() == "gpu"
 PLANS = 100 if ON_GPU else 2
@@ -55,15 +55,15 @@ def planner(case: str, solver: str, seed: int = 0) -> Planner:
     env = kairode.make(case)
     spec, sizes = env.task.spec, dataclasses.replace(preset(case).sizes, solver=solver)
     size = len(spec.observations)
-    statistics = Statistics(jnp.asarray(1e4), 0.1 * jnp.ones(size), 1e4 * jnp.ones(size))
-    sight = Sight(statistics, Sight.new(spec).places)
+    statistics = RunningStatistics(jnp.asarray(1e4), 0.1 * jnp.ones(size), 1e4 * jnp.ones(size))
+    normalizer = ObsNormalizer(statistics, ObsNormalizer.new(spec).places)
     model_key, agent_key = jax.random.split(jax.random.key(seed))
     model = build("latent-ode", spec, sizes, key=model_key)
-    networks = new_actor_critic(size, spec.actions.n, LEARNING, key=agent_key).networks
-    return Planner(Learned(model, sight), env.task, networks, sight, LEARNING, PLAN)
+    networks = init_actor_critic(size, spec.actions.n, LEARNING, key=agent_key).networks
+    return Planner(LearnedDynamics(model, normalizer), env.task, networks, normalizer, LEARNING, PLAN)
 
 
-def shown(case: str, count: int) -> jax.Array:
+def seen_obs(case: str, count: int) -> jax.Array:
     """What robots see that stand upright."""
     size = len(kairode.make(case).task.spec.observations)
     return jnp.tile(jnp.array([1.25, *[0.0] * (size - 1)]), (count, 1))
@@ -74,7 +74,7 @@ def our_plan(case: str, solver: str, count: int) -> Callable[[], None]:
     planners = [planner(case, solver, seed) for seed in range(count)]
     arrays = jax.tree.map(lambda *x: jnp.stack(x), *(eqx.filter(one, eqx.is_array) for one in planners))
     rest = eqx.filter(planners[0], eqx.is_array, inverse=True)
-    seen = shown(case, count)
+    seen = seen_obs(case, count)
     z = jax.random.normal(jax.random.key(1), (count, preset(case).sizes.latent))
 
     @jax.jit
@@ -127,12 +127,12 @@ def our_iterations(case: str, solver: str) -> Callable[[], None]:
     env, usually = kairode.make(case), preset(case)
     sizes = dataclasses.replace(usually.sizes, solver=solver)
     models = eqx.filter_vmap(lambda key: build("latent-ode", env.task.spec, sizes, key=key))(jax.random.key(0)[None])
-    settings: FitSettings = dataclasses.replace(usually.settings, patience=None)
-    static, progress = eqx.filter(models, eqx.is_array, inverse=True), begin(models, settings, [0])
+    settings: TrainingConfig = dataclasses.replace(usually.settings, patience=None)
+    static, fit_state = eqx.filter(models, eqx.is_array, inverse=True), init_fit_state(models, settings, [0])
     data, order = episodes(case), jnp.tile(jnp.arange(settings.batch), (ITERATIONS, 1, 1))
 
     def call() -> None:
-        jax.block_until_ready(advance(progress, data, order, static, settings))
+        jax.block_until_ready(run_iterations(fit_state, data, order, static, settings))
 
     return call
 
@@ -140,19 +140,19 @@ def our_iterations(case: str, solver: str) -> Callable[[], None]:
 def loop() -> dict[str, float]:
     """Milliseconds of a decision of four seeds together, and where they go; the host waits for every part."""
     warmup = 5000 if ON_GPU else 3000
-    config: Control = usual(LOOP, "latent-ode", agent=ActorCriticSettings(warmup=warmup))
-    crew = Crew(kairode.make(LOOP), config.ways, list(range(SEEDS)), warmup + 5000)
-    crew.warm_up()
-    crew.begin_epoch()  # compiles
+    config: MPCConfig = usual(LOOP, "latent-ode", agent=ActorCriticConfig(warmup=warmup))
+    loop = MPCLoop(kairode.make(LOOP), config.config, list(range(SEEDS)), warmup + 5000)
+    loop.warm_up()
+    loop.begin_epoch()  # compiles
     for _ in range(2):
-        crew.turn(wait=True)
-    crew.spent = dict.fromkeys(crew.spent, 0.0)
-    crew.begin_epoch()
-    fitting = crew.spent["fitting"]
+        loop.turn(wait=True)
+    loop.spent = dict.fromkeys(loop.spent, 0.0)
+    loop.begin_epoch()
+    fitting = loop.spent["fitting"]
     for _ in range(TURNS):
-        crew.turn(wait=True)
-    crew.close()
-    parts = {name: 1e3 * seconds / TURNS for name, seconds in crew.spent.items()}
+        loop.turn(wait=True)
+    loop.close()
+    parts = {name: 1e3 * seconds / TURNS for name, seconds in loop.spent.items()}
     parts["fitting"] = 1e3 * fitting / 5000
     total = sum(parts.values())
     return {**parts, "total": total, "decisions_a_second": 1e3 * SEEDS / total}
@@ -186,7 +186,7 @@ def torch_parts(case: str) -> Any:
     def tanh_net(mlp: Any) -> nn.Sequential:
         return net([one.weight for one in mlp.layers], [one.bias for one in mlp.layers], nn.Tanh)
 
-    flow, model, networks = ours.ahead.model.transition, ours.ahead.model, ours.networks
+    flow, model, networks = ours.dynamics.model.transition, ours.dynamics.model, ours.networks
     critic = jax.tree.map(lambda x: x[0], networks.critics)
     return {
         "field": tanh_net(flow.field),
@@ -196,8 +196,8 @@ def torch_parts(case: str) -> Any:
         "actor": net(networks.actor.weights, networks.actor.biases, nn.ReLU),
         "first": net(critic.first.weights, critic.first.biases, nn.ReLU),
         "rest": net(critic.rest.weights, critic.rest.biases, nn.ReLU),
-        "mean": tensor(ours.sight.statistics.mean),
-        "std": tensor(ours.sight.statistics.std),
+        "mean": tensor(ours.normalizer.statistics.mean),
+        "std": tensor(ours.normalizer.statistics.std),
         "low": model.timer.low,
         "device": device,
     }
@@ -258,7 +258,7 @@ def torch_calls(case: str) -> dict[str, Callable[[], None]]:
 
     plan, p = torch_plan(case), torch_parts(case)
     latent, controls = preset(case).sizes.latent, kairode.make(case).task.spec.actions.n
-    seen, z = torch.tensor(np.array(shown(case, 1)), device=p["device"]), torch.zeros(1, latent, device=p["device"])
+    seen, z = torch.tensor(np.array(seen_obs(case, 1)), device=p["device"]), torch.zeros(1, latent, device=p["device"])
 
     def one_plan() -> None:
         noise = torch.randn(PLAN.horizon, PLAN.sequences, controls, device=p["device"])
@@ -302,11 +302,11 @@ def same_decision(case: str) -> float:
     noise = np.array(jax.random.normal(jax.random.key(2), shape))
     z = np.array(jax.random.normal(jax.random.key(3), (preset(case).sizes.latent,)))
     with jax.default_matmul_precision("highest"):
-        tried, worth = eqx.filter_jit(ours.imagine)(shown(case, 1)[0], jnp.asarray(z), jnp.asarray(noise))
+        tried, worth = eqx.filter_jit(ours.evaluate_sequences)(seen_obs(case, 1)[0], jnp.asarray(z), jnp.asarray(noise))
     best = np.asarray(worth).argsort()[-PLAN.best :]
     mine = np.asarray(tried)[0][:, best].mean(-1)
     p = torch_parts(case)
-    seen = torch.tensor(np.array(shown(case, 1)), device=p["device"])
+    seen = torch.tensor(np.array(seen_obs(case, 1)), device=p["device"])
     given = torch.tensor(np.moveaxis(noise, 1, 2).copy(), device=p["device"])
     theirs = torch_plan(case)(seen, torch.tensor(z[None], device=p["device"]), given).cpu().numpy()
     return float(np.abs(mine - theirs).max() / PLAN.noise)

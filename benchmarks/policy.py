@@ -22,28 +22,28 @@ from rich.table import Table
 
 import kairode
 from kairode.agents.dqn import (
-    DQNSettings,
+    DQNConfig,
     Learner,
-    Transition,
-    improve,
-    new_learner,
-    pack,
-    remember,
-    unpack,
-    update,
+    ReplayTransition,
+    gradient_step,
+    init_learner,
+    pack_transition,
+    store_transitions,
+    unpack_transition,
+    update_q,
 )
-from kairode.agents.encoder import Plain
-from kairode.agents.train_step import Practice, Room, advance, enter
+from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps
 from kairode.config.presets import preset
 from kairode.data.replay import Draw, add_prioritised, draw, prioritise
 from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
-from kairode.envs.schedule import Own, Schedule, Timed
+from kairode.envs.schedule import FixedOrOwn, Own, Schedule
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.zoo import PAPER_MODELS, build
-from kairode.planning.model_env import World, imagine
+from kairode.planning.model_env import ModelEnv, make_model_env
 
 ENV, MODEL = "hiv", "latent-ode"
-SETTINGS = DQNSettings()
+SETTINGS = DQNConfig()
 DECISIONS = 250
 """In one round, as many as one compiled call makes."""
 UPDATES = 100
@@ -64,34 +64,34 @@ def model_of(name: str, seed: int) -> DynamicsModel:
     return jax.tree.map(lambda x: 0.25 * x if eqx.is_array(x) else x, model)
 
 
-def room_of(name: str, seeds: int, schedules: tuple[float, ...] = ()) -> Room:
+def room_of(name: str, seeds: int, schedules: tuple[float, ...] = ()) -> TrainingBatch:
     """A world for each seed; agents for each schedule and seed."""
     env = kairode.make(ENV)
-    worlds = [imagine(model_of(name, seed), env) for seed in range(seeds)] * max(1, len(schedules))
-    arrays, rest = zip(*(eqx.partition(world, eqx.is_array) for world in worlds), strict=True)
-    world: World = eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
+    model_envs = [make_model_env(model_of(name, seed), env) for seed in range(seeds)] * max(1, len(schedules))
+    arrays, rest = zip(*(eqx.partition(model_env, eqx.is_array) for model_env in model_envs), strict=True)
+    model_env: ModelEnv = eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
     schedule: Schedule = Own()
     if schedules:
-        schedule = Timed(jnp.repeat(jnp.array(schedules), seeds), env.task.spec.intervals.low)
-    return Room(world, schedule, Plain(), len(worlds))
+        schedule = FixedOrOwn(jnp.repeat(jnp.array(schedules), seeds), env.task.spec.intervals.low)
+    return TrainingBatch(model_env, schedule, IdentityEncoder(), len(model_envs))
 
 
 class Ours:
     """Agents of some rooms; a call is one round of decisions of all of them."""
 
-    def __init__(self, *rooms: Room) -> None:
-        seeds = range(sum(room.agents for room in rooms))
-        self.fixed = (SETTINGS, rooms, DECISIONS)
+    def __init__(self, *batches: TrainingBatch) -> None:
+        seeds = range(sum(batch.agents for batch in batches))
+        self.fixed = (SETTINGS, batches, DECISIONS)
         # Buffers that two arrays share cannot both be given away to the compiled loop.
-        self.practice: Practice = jax.tree.map(jnp.copy, enter(rooms, SETTINGS, EPISODES, seeds))
+        self.train_state: TrainState = jax.tree.map(jnp.copy, init_train_state(batches, SETTINGS, EPISODES, seeds))
 
     def __call__(self) -> None:
-        self.practice = jax.block_until_ready(advance(self.fixed, self.practice))
+        self.train_state = jax.block_until_ready(run_steps(self.fixed, self.train_state))
 
     def check(self) -> None:
         """Whether what was measured is practice: all agents learn, with updates."""
-        assert not self.practice.diverged.any(), "an agent diverged: no updates were measured"
-        assert (self.practice.learner.replay.replay.size > SETTINGS.batch).all()
+        assert not self.train_state.diverged.any(), "an agent diverged: no updates were measured"
+        assert (self.train_state.learner.replay.replay.size > SETTINGS.batch).all()
 
 
 # What replay adds.
@@ -102,16 +102,16 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     features, actions, capacity = len(MARKERS), len(TREATMENTS), SETTINGS.capacity
     rng = np.random.default_rng(0)
 
-    def experience(n: int) -> Transition:
+    def experience(n: int) -> ReplayTransition:
         seen, then = rng.normal(size=(2, n, features)).astype(np.float32)
         action = rng.integers(actions, size=n).astype(np.int32)
         reward = rng.normal(size=n).astype(np.float32)
-        return jax.tree.map(jnp.asarray, Transition(seen, action, reward, np.full(n, 0.98, np.float32), then))
+        return jax.tree.map(jnp.asarray, ReplayTransition(seen, action, reward, np.full(n, 0.98, np.float32), then))
 
-    full = new_learner(features, actions, SETTINGS, key=jax.random.key(0))
+    full = init_learner(features, actions, SETTINGS, key=jax.random.key(0))
     memory, part = full.replay, 10_000
     for start in range(0, capacity, part):
-        memory = add_prioritised(memory, pack(experience(part)))
+        memory = add_prioritised(memory, pack_transition(experience(part)))
         errors = jnp.asarray(rng.normal(size=part), jnp.float32)
         memory = prioritise(memory, jnp.arange(start, start + part), errors)
     full = eqx.tree_at(lambda a: a.replay, full, memory)
@@ -120,13 +120,13 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     drawn = [draw(memory, SETTINGS.batch, key=key) for key in keys]
     batches: Draw = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
 
-    def with_replay(learner: Learner, now: tuple[Transition, Any]) -> tuple[Learner, None]:
+    def with_replay(learner: Learner, now: tuple[ReplayTransition, Any]) -> tuple[Learner, None]:
         transition, key = now
         new = jax.tree.map(lambda x: x[None], transition)
-        return improve(remember(learner, new), SETTINGS, jnp.array(True), key=key)[0], None
+        return update_q(store_transitions(learner, new), SETTINGS, jnp.array(True), key=key)[0], None
 
     def bare(learner: Learner, drawn: Draw) -> tuple[Learner, None]:
-        return update(learner, SETTINGS, unpack(drawn.items), drawn.weights, jnp.array(True))[0], None
+        return gradient_step(learner, SETTINGS, unpack_transition(drawn.items), drawn.weights, jnp.array(True))[0], None
 
     def loop(body: Callable[..., Any], given: Any, start: Any = full) -> Callable[[], None]:
         run = jax.jit(lambda state: jax.lax.scan(body, state, given)[0], donate_argnums=0)
@@ -266,7 +266,7 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
     rng = np.random.default_rng(0)
     obs, z, now, decisions, episodes = start_obs, torch.randn(latent), 0.0, 0, 0
 
-    def update() -> None:
+    def gradient_step() -> None:
         where, weights = replay.draw(SETTINGS.batch, rng)
         seen, action, reward, discount, then = (
             torch.from_numpy(x[where])
@@ -294,7 +294,7 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
         replay.add(obs.numpy(), action, reward, spec.discount**tau, then.numpy())
         obs, now, decisions = then, now + tau, decisions + 1
         if decisions >= SETTINGS.batch:
-            update()
+            gradient_step()
         if now >= spec.horizon:
             obs, z, now, episodes = start_obs, torch.randn(latent), 0.0, episodes + 1
             if episodes % SETTINGS.target_every == 0:
@@ -325,8 +325,8 @@ def on_gpu() -> dict[str, dict[str, float]]:
         "210": lambda: [room_of(model, SEEDS, SCHEDULES) for model in PAPER_MODELS],
     }
     milliseconds: dict[str, float] = {}
-    for agents, rooms in cases.items():
-        ours = Ours(*rooms())
+    for agents, batches in cases.items():
+        ours = Ours(*batches())
         milliseconds[agents] = 1e3 * best_seconds({agents: ours}, 3)[agents] / DECISIONS
         ours.check()
     return {"milliseconds": milliseconds, "decisions_a_second": {n: 1e3 * int(n) / x for n, x in milliseconds.items()}}

@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
-from kairode.agents.encoder import Plain, Recall, Tracked
+from kairode.agents.encoder import IdentityEncoder, LatentMemory, TrackedMemory
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.config.presets import preset
 from kairode.envs.accrual import step_rewards
 from kairode.envs.schedule import Decision
 from kairode.models.zoo import build
-from kairode.planning.optimize_schedule import best_intervals
-from kairode.planning.optimized_schedule import Chosen
+from kairode.planning.optimize_schedule import optimize_schedule
+from kairode.planning.optimized_schedule import OptimizedSchedule
 
 PATIENTS = 1000
 ALONE = 20
@@ -33,7 +33,7 @@ ALONE = 20
 ENV = kairode.make("hiv")
 SPEC = ENV.task.spec
 KEY = jax.random.key(0)
-POLICY = SoftGreedy(ReLUNetwork.new(6, 256, 512, 4, key=KEY), Plain(), SPEC, accrues=True)
+POLICY = QPolicy(ReLUNetwork.new(6, 256, 512, 4, key=KEY), IdentityEncoder(), SPEC, accrues=True)
 MODELS = [build("latent-ode", SPEC, preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
 
 
@@ -44,12 +44,12 @@ def decisions(members: int) -> Decision:
     action = jax.random.randint(KEY, (PATIENTS,), 0, 4)
     z = jax.random.normal(KEY, (PATIENTS, members, MODELS[0].initial.size))
     zero = jnp.zeros(PATIENTS)
-    memory = Tracked((), Recall(z, obs, action))
+    memory = TrackedMemory((), LatentMemory(z, obs, action))
     return Decision(obs, action, zero, zero.astype(jnp.int32), memory, jax.vmap(ENV.restored)(obs))
 
 
 @eqx.filter_jit
-def choose(schedule: Chosen, these: Decision) -> Any:
+def choose(schedule: OptimizedSchedule, these: Decision) -> Any:
     """Intervals of all patients, in one call."""
     return jax.vmap(lambda one: schedule.interval(jnp.zeros(()), one, key=KEY))(these)
 
@@ -60,7 +60,7 @@ def one_candidate(model: Any, q: ReLUNetwork, these: Decision, tau: Any) -> Any:
     days = jnp.minimum(jnp.arange(1.0, 15.0), tau)
 
     def worth(one: Decision) -> Any:
-        seen = model.path(one.memory.recall.z[0], one.obs, one.action, days)[1]
+        seen = model.path(one.memory.latents.z[0], one.obs, one.action, days)[1]
         before = jnp.concatenate([one.obs[None], seen[:-1]])
         rewards = step_rewards(ENV.task, before, one.action, seen, jnp.diff(days, prepend=0.0))
         gamma = SPEC.discount ** jnp.arange(14.0)
@@ -72,10 +72,10 @@ def one_candidate(model: Any, q: ReLUNetwork, these: Decision, tau: Any) -> Any:
 def measure() -> dict[str, float]:
     """Milliseconds for all patients."""
     single, five = decisions(1), decisions(5)
-    one = best_intervals(MODELS[0], POLICY, ENV)
-    many = best_intervals(MODELS, POLICY, ENV, quantile=0.2)
-    truth = best_intervals(ENV, POLICY, ENV)
-    flowing = best_intervals(MODELS[0], POLICY, ENV, continuous=True)
+    one = optimize_schedule(MODELS[0], POLICY, ENV)
+    many = optimize_schedule(MODELS, POLICY, ENV, quantile=0.2)
+    truth = optimize_schedule(ENV, POLICY, ENV)
+    flowing = optimize_schedule(MODELS[0], POLICY, ENV, continuous=True)
     first = [jax.tree.map(lambda x, i=i: x[i : i + 1], single) for i in range(ALONE)]
     taus = [jnp.asarray(float(tau)) for tau in range(1, 15)]
 

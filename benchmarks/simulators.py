@@ -14,7 +14,7 @@ from scipy.integrate import odeint
 
 import kairode
 from kairode.data import Policy
-from kairode.envs.hiv import MARKERS, TREATMENTS, UNHEALTHY, field
+from kairode.envs.hiv import MARKERS, TREATMENTS, UNHEALTHY, hiv_field
 
 DAYS = np.arange(0.0, 15.0)
 KEY = jax.random.key(0)
@@ -42,7 +42,7 @@ def hiv_errors(count: int = 300) -> dict[str, float]:
     states = np.stack([np.asarray(env.task.marker(name, obs)) for name in MARKERS], axis=1)
 
     def solved(state: np.ndarray, e1: Any, e2: Any) -> np.ndarray:
-        rates = lambda y, t: np.asarray(field(tuple(y), e1, e2))  # noqa: E731
+        rates = lambda y, t: np.asarray(hiv_field(tuple(y), e1, e2))  # noqa: E731
         return odeint(rates, state.astype(float), DAYS, rtol=1e-12, atol=1e-10, mxstep=100_000)[1:]
 
     exact = np.array([[solved(state, e1, e2) for e1, e2 in TREATMENTS.values()] for state in states])

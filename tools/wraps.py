@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import kairode
-from kairode.runs.record import record, save
+from kairode.runs.record import record, save_json
 
 
 def errors(folder: Path, test: kairode.Trajectory) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def main() -> None:
             for name, f in found.items()
         }
         command = "kairode reproduce table1 --rows acrobot-cooled --models latent-ode && python tools/wraps.py RUNS"
-        save(options.save, record("wraps", {}, plain, command=command, seconds=time.perf_counter() - started))
+        save_json(options.save, record("wraps", {}, plain, command=command, seconds=time.perf_counter() - started))
 
 
 if __name__ == "__main__":

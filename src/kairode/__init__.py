@@ -18,32 +18,32 @@ if TYPE_CHECKING:
     from kairode.agents.policy_files import load_policy, save_policy
     from kairode.algorithms.fit import fit
     from kairode.algorithms.learn import learn
-    from kairode.algorithms.mpc import steer
-    from kairode.algorithms.train_dyna import take_turns
+    from kairode.algorithms.mpc import train_mpc
+    from kairode.algorithms.train_dyna import train_dyna
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.models import DynamicsModel, predict
-    from kairode.planning.model_env import imagine
-    from kairode.planning.optimize_schedule import best_intervals
+    from kairode.planning.model_env import make_model_env
+    from kairode.planning.optimize_schedule import optimize_schedule
     from kairode.runs.mpc import load_policies
-    from kairode.training.evaluate_model import judge
+    from kairode.training.evaluate_model import evaluate_model
     from kairode.training.model_files import load_models
 
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
     "kairode.models": ("DynamicsModel", "predict"),
-    "kairode.training.evaluate_model": ("judge",),
+    "kairode.training.evaluate_model": ("evaluate_model",),
     "kairode.training.model_files": ("load_models",),
     "kairode.agents.evaluate": ("evaluate",),
     "kairode.agents.policy_files": ("load_policy", "save_policy"),
-    "kairode.planning.optimize_schedule": ("best_intervals",),
-    "kairode.planning.model_env": ("imagine",),
-    "kairode.algorithms.mpc": ("steer",),
+    "kairode.planning.optimize_schedule": ("optimize_schedule",),
+    "kairode.planning.model_env": ("make_model_env",),
+    "kairode.algorithms.mpc": ("train_mpc",),
     "kairode.algorithms.fit": ("fit",),
     "kairode.algorithms.learn": ("learn",),
     "kairode.runs.mpc": ("load_policies",),
-    "kairode.algorithms.train_dyna": ("take_turns",),
+    "kairode.algorithms.train_dyna": ("train_dyna",),
 }
 
 __all__ = [
@@ -59,22 +59,22 @@ __all__ = [
     "Task",
     "Trajectory",
     "__version__",
-    "best_intervals",
     "collect",
     "evaluate",
+    "evaluate_model",
     "fit",
-    "imagine",
-    "judge",
     "learn",
     "load_models",
     "load_policies",
     "load_policy",
     "make",
+    "make_model_env",
+    "optimize_schedule",
     "predict",
     "read",
     "save_policy",
-    "steer",
-    "take_turns",
+    "train_dyna",
+    "train_mpc",
     "write",
 ]
 

@@ -11,24 +11,24 @@ import scipy.integrate
 
 import kairode
 from kairode.agents import actor_critic as ac
-from kairode.agents.actor_policy import Pilot, actions, controls
-from kairode.agents.dqn import Transition
-from kairode.agents.obs_normalizer import Sight
-from kairode.algorithms.mpc import run_control
+from kairode.agents.actor_policy import ActorPolicy, actions, controls
+from kairode.agents.dqn import ReplayTransition
+from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.algorithms.mpc import run_mpc
 from kairode.config.mpc import usual
 from kairode.errors import KairodeError
 
 F, A, N = 3, 2, 16
 
 
-def settings_of(kind: str, **given) -> ac.ActorCriticSettings:
-    return ac.ActorCriticSettings(kind=kind, hidden=(8, 9), **given)
+def settings_of(kind: str, **given) -> ac.ActorCriticConfig:
+    return ac.ActorCriticConfig(kind=kind, hidden=(8, 9), **given)
 
 
 def agent_of(settings, seed=0):
     """An agent whose targets are not its networks."""
-    agent = ac.new_actor_critic(F, A, settings, key=jax.random.key(seed))
-    other = ac.new_actor_critic(F, A, settings, key=jax.random.key(seed + 100))
+    agent = ac.init_actor_critic(F, A, settings, key=jax.random.key(seed))
+    other = ac.init_actor_critic(F, A, settings, key=jax.random.key(seed + 100))
     return dataclasses.replace(agent, target=other.networks)
 
 
@@ -41,7 +41,7 @@ def batch_of(seed=0):
     ended = jnp.asarray(rng.random(N) < 0.3)
     tau = jnp.asarray(rng.integers(1, 8, N), jnp.float32)
     discount = 0.99**tau * (1.0 - ended)
-    return Transition(draw(N, F), jnp.tanh(draw(N, A)), draw(N), discount, draw(N, F))
+    return ReplayTransition(draw(N, F), jnp.tanh(draw(N, A)), draw(N), discount, draw(N, F))
 
 
 def by_hand(network, x):
@@ -101,7 +101,7 @@ def test_td3_moves_its_actor_every_second_time() -> None:
     settings, batch = settings_of("td3", soft=0.1), batch_of()
     agents = [agent_of(settings)]
     for k in range(4):
-        agents.append(ac.improve_actor_critic(agents[-1], settings, batch, key=jax.random.key(k))[0])
+        agents.append(ac.update_actor_critic(agents[-1], settings, batch, key=jax.random.key(k))[0])
 
     def moved(part):
         return [
@@ -118,7 +118,7 @@ def test_td3_moves_its_actor_every_second_time() -> None:
 def test_sacs_density_is_one() -> None:
     """The density of tanh of a normal draw, against the change of variables done by numerical integration."""
     settings = settings_of("sac")
-    actor = ac.new_actor_critic(F, 1, settings, key=jax.random.key(0)).networks.actor
+    actor = ac.init_actor_critic(F, 1, settings, key=jax.random.key(0)).networks.actor
     features = jnp.ones((2000, F))
     action, density = ac.drawn(actor, features, key=jax.random.key(1))
     mean, log_std = np.asarray(actor(features[:1]), np.float64)[0]
@@ -147,7 +147,7 @@ def test_sac_pays_for_entropy_and_learns_its_price() -> None:
         bias = agent.networks.actor.biases[-1].at[A:].set(spread)
         actor = dataclasses.replace(agent.networks.actor, biases=(*agent.networks.actor.biases[:-1], bias))
         one = dataclasses.replace(agent, networks=dataclasses.replace(agent.networks, actor=actor))
-        after, _ = ac.improve_actor_critic(one, settings, batch, key=key)
+        after, _ = ac.update_actor_critic(one, settings, batch, key=key)
         assert (after.log_temperature < agent.log_temperature) == falls
 
 
@@ -155,7 +155,7 @@ def test_sac_pays_for_entropy_and_learns_its_price() -> None:
 def test_an_update_is_adam_and_a_soft_copy(kind: str) -> None:
     settings, batch = settings_of(kind, soft=0.25), batch_of()
     agent = agent_of(settings)
-    after, sane = ac.improve_actor_critic(agent, settings, batch, key=jax.random.key(0))
+    after, sane = ac.update_actor_critic(agent, settings, batch, key=jax.random.key(0))
     assert bool(sane)
     for old, new, target, copied in zip(
         *map(jax.tree.leaves, (agent.networks, after.networks, agent.target, after.target)), strict=True
@@ -164,7 +164,7 @@ def test_an_update_is_adam_and_a_soft_copy(kind: str) -> None:
         assert np.abs(new - old).max() == pytest.approx(1e-3, rel=0.01) or np.abs(new - old).max() < 1.01e-4
         np.testing.assert_allclose(copied, target + 0.25 * (new - target), rtol=1e-5, atol=1e-7)
     broken = batch._replace(reward=batch.reward.at[3].set(jnp.nan))
-    same, sane = ac.improve_actor_critic(agent, settings, broken, key=jax.random.key(0))
+    same, sane = ac.update_actor_critic(agent, settings, broken, key=jax.random.key(0))
     assert not bool(sane)
     for old, new in zip(*map(jax.tree.leaves, (agent, same)), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -178,7 +178,7 @@ def test_critics_move_against_the_slope_of_the_td_error(kind: str) -> None:
     following = np.asarray(ac.next_values(agent, settings, batch, key=jax.random.split(key)[0]), np.float64)
     wanted = np.asarray(batch.reward, np.float64) + np.asarray(batch.discount, np.float64) * following
     assert (np.asarray(batch.discount) == 0).any()
-    after, _ = ac.improve_actor_critic(agent, settings, batch, key=key)
+    after, _ = ac.update_actor_critic(agent, settings, batch, key=key)
     old, new = agent.networks.critics, after.networks.critics
 
     def loss(shift: float, i: int) -> float:
@@ -207,13 +207,13 @@ def test_the_actor_climbs_its_critic() -> None:
             agent.networks.actor, agent.networks.critics, jnp.ones(()), settings, batch, key=jax.random.key(0)
         )
         worth.append(-float(loss[0]))
-        agent, _ = ac.improve_actor_critic(agent, settings, batch, key=jax.random.key(k))
+        agent, _ = ac.update_actor_critic(agent, settings, batch, key=jax.random.key(k))
     assert worth[-1] > worth[0] + 0.01
 
 
 def test_exploration_has_its_width_and_stays_within_bounds() -> None:
     settings = settings_of("ddpg", noise=0.1)
-    actor = ac.new_actor_critic(F, A, settings, key=jax.random.key(0)).networks.actor
+    actor = ac.init_actor_critic(F, A, settings, key=jax.random.key(0)).networks.actor
     features = jnp.zeros((4000, F))
     found = np.asarray(ac.explore(settings, actor, features, key=jax.random.key(1)))
     centre = np.asarray(ac.greedy(settings, actor, features))
@@ -231,22 +231,22 @@ def test_controls_and_actions_are_inverse() -> None:
 
 def test_places_are_seen_by_their_changes() -> None:
     spec = kairode.make("hopper").task.spec
-    sight = Sight.new(spec)
-    assert sight.places == (11,) == (len(spec.observations) - 1,)
-    assert Sight.new(spec, changes=False).places == ()
+    normalizer = ObsNormalizer.new(spec)
+    assert normalizer.places == (11,) == (len(spec.observations) - 1,)
+    assert ObsNormalizer.new(spec, changes=False).places == ()
     before, obs = np.full((2, 12), 5.0), np.full((2, 12), 7.0)
     for kind in (np.asarray, jnp.asarray):
-        shown = np.asarray(sight.seen(kind(obs), kind(before), kind([False, True])))
+        shown = np.asarray(normalizer.seen(kind(obs), kind(before), kind([False, True])))
         np.testing.assert_array_equal(shown[:, :-1], 7.0)
         np.testing.assert_array_equal(shown[:, -1], [2.0, 0.0])
-    np.testing.assert_array_equal(sight.origin(jnp.asarray(shown))[:, -1], 0.0)
+    np.testing.assert_array_equal(normalizer.origin(jnp.asarray(shown))[:, -1], 0.0)
     # A reward of x' - x is the same, wherever the robot is.
     task = kairode.make("hopper").task
     rng = np.random.default_rng(0)
     x, then, action = rng.normal(1.0, 0.01, (5, 12)), rng.normal(1.0, 0.01, (5, 12)), rng.uniform(-1, 1, (5, 3))
     real = task.reward(x, action, then, 4.0)
-    shown, following = sight.seen(x, x, np.ones(5, bool)), sight.seen(then, x, np.zeros(5, bool))
-    found = task.reward(np.asarray(sight.origin(jnp.asarray(shown))), action, following, 4.0)
+    shown, following = normalizer.seen(x, x, np.ones(5, bool)), normalizer.seen(then, x, np.zeros(5, bool))
+    found = task.reward(np.asarray(normalizer.origin(jnp.asarray(shown))), action, following, 4.0)
     np.testing.assert_allclose(found, real, rtol=1e-4)
 
 
@@ -260,14 +260,14 @@ def test_bad_settings_are_refused() -> None:
         {"noise": -0.1},
     ):
         with pytest.raises(KairodeError):
-            ac.ActorCriticSettings(**wrong)
+            ac.ActorCriticConfig(**wrong)
 
 
 def test_a_pilot_acts_within_the_systems_bounds() -> None:
     env = kairode.make("pendulum")
     settings = settings_of("ddpg")
-    networks = ac.new_actor_critic(3, 1, settings, key=jax.random.key(0)).networks
-    pilot = Pilot(networks, Sight.new(env.task.spec), settings, env.task.spec, explores=True)
+    networks = ac.init_actor_critic(3, 1, settings, key=jax.random.key(0)).networks
+    pilot = ActorPolicy(networks, ObsNormalizer.new(env.task.spec), settings, env.task.spec, explores=True)
     found = kairode.collect(env, pilot, episodes=2, seed=0)
     assert np.abs(found.action).max() <= 2.0
 
@@ -278,7 +278,7 @@ def test_all_three_solve_the_pendulum(kind: str, tmp_path) -> None:
     """Random actions earn about -1,250 an episode; upright after one swing is about -150."""
     config = usual("pendulum", "free")
     config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, kind=kind), test=50, seeds=2)
-    made = run_control(config, tmp_path)
+    made = run_mpc(config, tmp_path)
     for test in made["figures"]["tests"]:
         assert test["return"] > -250
     assert made["figures"]["random"]["return"] < -1000

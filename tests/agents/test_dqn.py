@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from kairode.agents.dqn import (
-    DQNSettings,
+    DQNConfig,
     Learner,
-    Transition,
+    ReplayTransition,
     epsilon,
+    epsilon_greedy,
     huber,
-    improve,
-    new_learner,
-    remember,
-    renew_target,
-    soft_greedy,
+    init_learner,
+    store_transitions,
     td_errors,
-    unpack,
+    unpack_transition,
+    update_q,
+    update_target,
 )
 from kairode.agents.network import ReLUNetwork
 from kairode.data.replay import draw
@@ -28,9 +28,9 @@ KEY = jax.random.key(0)
 YES, NO = jnp.array(True), jnp.array(False)
 
 
-def transitions(count: int, seed: int = 0) -> Transition:
+def transitions(count: int, seed: int = 0) -> ReplayTransition:
     rng = np.random.default_rng(seed)
-    return Transition(
+    return ReplayTransition(
         features=rng.normal(size=(count, 3)).astype(np.float32),
         action=rng.integers(4, size=count).astype(np.int32),
         reward=3 * rng.normal(size=count).astype(np.float32),
@@ -47,7 +47,7 @@ def forward(q: ReLUNetwork, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def errors_of(q: ReLUNetwork, target: ReLUNetwork, batch: Transition, double: bool) -> np.ndarray:
+def errors_of(q: ReLUNetwork, target: ReLUNetwork, batch: ReplayTransition, double: bool) -> np.ndarray:
     """Q(s, a) - (r + gamma^tau Q(s', a'))."""
     found = []
     for features, action, reward, discount, after in zip(*map(np.asarray, batch), strict=True):
@@ -81,7 +81,7 @@ def test_huber() -> None:
 
 
 def test_epsilon_falls_from_one() -> None:
-    settings = DQNSettings(epsilon_last=0.1, epsilon_decay=50)
+    settings = DQNConfig(epsilon_last=0.1, epsilon_decay=50)
     for k in (0, 1, 50, 300, 10_000):
         assert epsilon(settings, jnp.array(k)) == pytest.approx(0.1 + 0.9 * np.exp(-k / 50), rel=1e-5)
 
@@ -89,29 +89,31 @@ def test_epsilon_falls_from_one() -> None:
 def test_the_share_of_random_actions() -> None:
     values, keys = jnp.array([0.0, 2.0, 1.0]), jax.random.split(KEY, 6000)
     for share in (0.0, 0.3, 1.0):
-        counts = np.bincount(jax.vmap(lambda key, share=share: soft_greedy(values, share, key=key))(keys), minlength=3)
+        counts = np.bincount(
+            jax.vmap(lambda key, share=share: epsilon_greedy(values, share, key=key))(keys), minlength=3
+        )
         expected = 6000 * (share / 3 + (1 - share) * np.array([0, 1, 0]))
         assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
 
 
-def learner_with(settings: DQNSettings, items: Transition) -> Learner:
+def learner_with(settings: DQNConfig, items: ReplayTransition) -> Learner:
     """A learner that has seen these, with a target network of its own."""
-    learner = new_learner(3, 4, settings, key=KEY)
+    learner = init_learner(3, 4, settings, key=KEY)
     learner = eqx.tree_at(lambda a: a.target, learner, ReLUNetwork.new(3, *settings.hidden, 4, key=jax.random.key(9)))
-    return remember(learner, jax.tree.map(jnp.asarray, items))
+    return store_transitions(learner, jax.tree.map(jnp.asarray, items))
 
 
 @pytest.mark.parametrize("double", [False, True])
 def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
     """Of a linear network, whose gradient is written down at once; three updates, since Adam's first ignores sizes."""
-    settings = DQNSettings(hidden=(), batch=16, capacity=64, clip=0.05, learning_rate=0.01, alpha=0.7, double=double)
+    settings = DQNConfig(hidden=(), batch=16, capacity=64, clip=0.05, learning_rate=0.01, alpha=0.7, double=double)
     learner = learner_with(settings, transitions(40))
-    update = eqx.filter_jit(improve)
+    gradient_step = eqx.filter_jit(update_q)
     moments = [np.zeros((2, *x.shape)) for x in (learner.q.weights[0], learner.q.biases[0])]
     clipped = []
     for k, key in enumerate(jax.random.split(KEY, 3)):
         drawn = draw(learner.replay, 16, key=key)
-        batch = unpack(drawn.items)
+        batch = unpack_transition(drawn.items)
         errors = errors_of(learner.q, learner.target, batch, double)
         slope = np.asarray(drawn.weights) * np.clip(errors, -1, 1) / 16
         chosen = np.eye(4)[np.asarray(batch.action)] * slope[:, None]
@@ -124,7 +126,7 @@ def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
             moment[1] = 0.999 * moment[1] + 0.001 * gradient**2
             first, second = moment[0] / (1 - 0.9 ** (k + 1)), moment[1] / (1 - 0.999 ** (k + 1))
             wanted.append(np.asarray(x) - 0.01 * first / (np.sqrt(second) + 1e-8))
-        learner, fine = update(learner, settings, YES, key=key)
+        learner, fine = gradient_step(learner, settings, YES, key=key)
         assert fine
         np.testing.assert_allclose(learner.q.weights[0], wanted[0], atol=2e-6)
         np.testing.assert_allclose(learner.q.biases[0], wanted[1], atol=2e-6)
@@ -140,19 +142,19 @@ def same(a: ReLUNetwork, b: ReLUNetwork) -> bool:
 
 def test_when_nothing_moves() -> None:
     """Before there is a batch, when told not to, and when an error is no number."""
-    settings = DQNSettings(hidden=(), batch=16, capacity=64)
-    update = eqx.filter_jit(improve)
+    settings = DQNConfig(hidden=(), batch=16, capacity=64)
+    gradient_step = eqx.filter_jit(update_q)
     items = transitions(16)
     enough, few = learner_with(settings, items), learner_with(settings, transitions(15))
     broken = learner_with(settings, items._replace(reward=np.full(16, np.nan, np.float32)))
     for learner, going, moves in ((enough, YES, True), (enough, NO, False), (few, YES, False), (broken, YES, False)):
-        after, fine = update(learner, settings, going, key=KEY)
+        after, fine = gradient_step(learner, settings, going, key=KEY)
         assert same(after.q, learner.q) != moves
-        assert same(after.optimiser, learner.optimiser) != moves
+        assert same(after.q_optimizer, learner.q_optimizer) != moves
         assert same(after.target, learner.target)
         assert bool(fine) == (learner is not broken)
-    assert same(renew_target(enough, YES).target, enough.q)
-    assert same(renew_target(enough, NO).target, enough.target)
+    assert same(update_target(enough, YES).target, enough.q)
+    assert same(update_target(enough, NO).target, enough.target)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,6 @@ def test_when_nothing_moves() -> None:
 )
 def test_settings_that_make_no_sense(wrong: dict) -> None:
     with pytest.raises(KairodeError, match=next(iter(wrong))):
-        DQNSettings(**wrong)
+        DQNConfig(**wrong)
     with pytest.raises(KairodeError, match="does not hold a batch"):
-        DQNSettings(batch=9, capacity=8)
+        DQNConfig(batch=9, capacity=8)

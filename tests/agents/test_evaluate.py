@@ -7,30 +7,41 @@ import pytest
 from probes import abreast
 
 import kairode
-from kairode.agents.encoder import Plain
-from kairode.agents.evaluate import TEST_SEED, bootstrap, episode_keys, evaluate, judged, mean_return, score, score_many
+from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.evaluate import (
+    TEST_SEED,
+    bootstrap,
+    episode_keys,
+    evaluate,
+    mean_return,
+    objective_return,
+    score,
+    score_many,
+)
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Constant
 from kairode.envs.core import Environment
 from kairode.envs.hiv import HEALTHY, UNHEALTHY
-from kairode.envs.schedule import Timed
+from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
 
 HIV = kairode.make("hiv", horizon=60)
 GRIDWORLD = kairode.make("gridworld", horizon=60, noise=0.3)
 
 
-def policy_of(env: Environment, seed: int) -> SoftGreedy:
+def make_policy(env: Environment, seed: int) -> QPolicy:
     spec = env.task.spec
     q = ReLUNetwork.new(len(spec.observations), 8, spec.actions.n, key=jax.random.key(seed))
-    return SoftGreedy(q, Plain(), spec, epsilon=0.2)
+    return QPolicy(q, IdentityEncoder(), spec, epsilon=0.2)
 
 
 @pytest.mark.parametrize("name", ["hiv", "gridworld"])
 def test_returns_by_hand(name: str) -> None:
     env = HIV if name == "hiv" else GRIDWORLD
-    policy = policy_of(env, 0) if name == "hiv" else lambda obs, key: jnp.where(obs[0] > 0, 7, 3)  # right against wind
+    policy = (
+        make_policy(env, 0) if name == "hiv" else lambda obs, key: jnp.where(obs[0] > 0, 7, 3)
+    )  # right against wind
     found = evaluate(env, policy, episodes=12, seed=3)
     seen = kairode.collect(env, policy, episodes=12, seed=TEST_SEED + 3)
     gamma = 0.995 if name == "hiv" else 0.99
@@ -67,15 +78,15 @@ def test_the_share_of_time_in_health() -> None:
 @pytest.mark.slow
 def test_many_policies_are_each_alone() -> None:
     """Two policies, one under the system's own schedule, one that looks every five seconds."""
-    policies, seed, episodes = [policy_of(GRIDWORLD, 1), policy_of(GRIDWORLD, 2)], 4, 6
+    policies, seed, episodes = [make_policy(GRIDWORLD, 1), make_policy(GRIDWORLD, 2)], 4, 6
     keys = episode_keys(TEST_SEED + seed, episodes)
-    schedules = [Timed(jnp.array(tau), least=1.0) for tau in (0.0, 5.0)]
+    schedules = [FixedOrOwn(jnp.array(tau), least=1.0) for tau in (0.0, 5.0)]
     together = score_many(GRIDWORLD, abreast(*policies), abreast(*schedules), keys, 60, 2)
     for i, schedule in enumerate(schedules):
         alone = evaluate(GRIDWORLD, policies[i], episodes=episodes, schedule=schedule, seed=seed)
         for name, many in together._asdict().items():
             np.testing.assert_allclose(many[i], getattr(alone.scores, name), rtol=1e-5, err_msg=name)
-        np.testing.assert_allclose(judged(GRIDWORLD.task, together)[i], alone.returns, rtol=1e-5)
+        np.testing.assert_allclose(objective_return(GRIDWORLD.task, together)[i], alone.returns, rtol=1e-5)
         np.testing.assert_allclose(mean_return(GRIDWORLD.task, together)[i], alone.mean, rtol=1e-5)
     assert len(np.unique(together.decisions[0])) > 1
 

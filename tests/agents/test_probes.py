@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from probes import END, Cue, abreast, one_of, table
 
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import Latent, Plain
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.evaluate import evaluate
-from kairode.agents.train_loop import Practised, practise
-from kairode.agents.train_step import Room
-from kairode.envs.schedule import Own, Timed
-from kairode.models.zoo import Sizes, build
+from kairode.agents.train_loop import TrainResult, train_agents
+from kairode.agents.train_step import TrainingBatch
+from kairode.envs.schedule import FixedOrOwn, Own
+from kairode.models.zoo import ModelConfig, build
 
-SETTINGS = DQNSettings(
+SETTINGS = DQNConfig(
     hidden=(64,), batch=32, capacity=512, target_every=2, learning_rate=3e-3, epsilon_last=0.5, epsilon_decay=50
 )
 # Two ways of unlike length; the longer leads to more. gamma = 0.9.
@@ -41,20 +41,20 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def learned() -> tuple[list[Room], Practised]:
+def learned() -> tuple[list[TrainingBatch], TrainResult]:
     """All probes at once, an agent each; in rooms of their own the one with another tick and the one with a cue."""
     envs = [table(ways) for ways in PROBES.values()]
-    timed = Timed(jnp.array([float(name == "interval, timed") for name in PROBES])[:-1], least=1.0)
-    rooms = [
-        Room(abreast(*envs[:-1]), timed, Plain(), len(envs) - 1),
-        Room(abreast(table(WAYS, tick=0.2)), Own(), Plain(), 1),
-        Room(Cue(), Own(), Plain(), 1),
+    timed = FixedOrOwn(jnp.array([float(name == "interval, timed") for name in PROBES])[:-1], least=1.0)
+    batches = [
+        TrainingBatch(abreast(*envs[:-1]), timed, IdentityEncoder(), len(envs) - 1),
+        TrainingBatch(abreast(table(WAYS, tick=0.2)), Own(), IdentityEncoder(), 1),
+        TrainingBatch(Cue(), Own(), IdentityEncoder(), 1),
     ]
-    return rooms, practise(rooms, SETTINGS, 1000, range(len(PROBES) + 1))
+    return batches, train_agents(batches, SETTINGS, 1000, range(len(PROBES) + 1))
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_values_and_policy(name: str, learned: tuple[list[Room], Practised]) -> None:
+def test_values_and_policy(name: str, learned: tuple[list[TrainingBatch], TrainResult]) -> None:
     q = one_of(learned[1].q, list(PROBES).index(name))
     for state, values in VALUES[name].items():
         found = q(jax.nn.one_hot(state, 4))
@@ -63,7 +63,7 @@ def test_values_and_policy(name: str, learned: tuple[list[Room], Practised]) -> 
             assert found.argmax() == np.argmax(values)
 
 
-def test_returns_of_practice(learned: tuple[list[Room], Practised]) -> None:
+def test_returns_of_practice(learned: tuple[list[TrainingBatch], TrainResult]) -> None:
     """Plain, and each reward times gamma^t, t the time of its decision: of either way there are many."""
     for name, taus in (("interval", (1, 10)), ("interval, timed", (1, 1)), ("interval, in ticks", (1, 10))):
         found = learned[1].returns[list(PROBES).index(name)]
@@ -73,15 +73,15 @@ def test_returns_of_practice(learned: tuple[list[Room], Practised]) -> None:
         np.testing.assert_allclose(found[~left], [[1.2, 1.2 * 0.9 ** taus[1]]] * (~left).sum(), rtol=1e-5)
 
 
-def test_without_memory_it_is_chance(learned: tuple[list[Room], Practised]) -> None:
-    rooms, done = learned
-    assert abs(evaluate(Cue(), done.policies(rooms, epsilon=0.0)[-1], episodes=400).mean) < 0.2
+def test_without_memory_it_is_chance(learned: tuple[list[TrainingBatch], TrainResult]) -> None:
+    batches, done = learned
+    assert abs(evaluate(Cue(), done.policies(batches, epsilon=0.0)[-1], episodes=400).mean) < 0.2
 
 
 @pytest.mark.slow
 def test_memory_solves_what_needs_memory() -> None:
     """A latent state of a model that never learned anything still depends on what was seen: enough to remember by."""
-    model = build("rnn", Cue().task.spec, Sizes(latent=8, timer="none"), key=jax.random.key(0))
-    rooms = [Room(Cue(), Own(), Latent(abreast(model)), 1)]
-    [policy] = practise(rooms, SETTINGS, 1000, [0]).policies(rooms, epsilon=0.0)
+    model = build("rnn", Cue().task.spec, ModelConfig(latent=8, timer="none"), key=jax.random.key(0))
+    batches = [TrainingBatch(Cue(), Own(), LatentEncoder(abreast(model)), 1)]
+    [policy] = train_agents(batches, SETTINGS, 1000, [0]).policies(batches, epsilon=0.0)
     assert evaluate(Cue(), policy, episodes=400).mean == 1.0

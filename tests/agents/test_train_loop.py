@@ -14,44 +14,44 @@ import safetensors.numpy
 from probes import Fragile, abreast, some_of
 
 import kairode
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import Latent, Plain
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.train_loop import PracticeReport, Practised, practise
-from kairode.agents.train_step import Room
-from kairode.envs.schedule import Own, Timed
+from kairode.agents.train_loop import TrainProgress, TrainResult, train_agents
+from kairode.agents.train_step import TrainingBatch
+from kairode.envs.schedule import FixedOrOwn, Own
 from kairode.errors import KairodeError, Stopped
-from kairode.models.zoo import Sizes, build
-from kairode.planning.model_env import imagine
+from kairode.models.zoo import ModelConfig, build
+from kairode.planning.model_env import make_model_env
 
-SETTINGS = DQNSettings(hidden=(16,), batch=16, capacity=128, target_every=3, learning_rate=3e-3)
+SETTINGS = DQNConfig(hidden=(16,), batch=16, capacity=128, target_every=3, learning_rate=3e-3)
 ENV = kairode.make("gridworld", horizon=30, noise=0.05)
-FIVE = Room(ENV, Timed(jnp.array([0.0, 0.0, 3.0, 5.0, 0.0]), least=1.0), Plain(), 5)
+FIVE = TrainingBatch(ENV, FixedOrOwn(jnp.array([0.0, 0.0, 3.0, 5.0, 0.0]), least=1.0), IdentityEncoder(), 5)
 SEEDS = [5, 6, 7, 8, 9]
 
 
-def look(q: ReLUNetwork) -> dict[str, Any]:
+def validate(q: ReLUNetwork) -> dict[str, Any]:
     """A score that goes up and down."""
     return {"score": jnp.sin(1e3 * q.biases[-1].sum(-1)), "size": jnp.abs(q.weights[0]).sum((1, 2))}
 
 
-def practised(rooms: Sequence[Room], seeds: Sequence[int], **options: Any) -> Practised:
-    return practise(rooms, SETTINGS, 40, seeds, chunk=100, every=200, look=look, **options)
+def practised(batches: Sequence[TrainingBatch], seeds: Sequence[int], **options: Any) -> TrainResult:
+    return train_agents(batches, SETTINGS, 40, seeds, chunk=100, every=200, validate=validate, **options)
 
 
 @pytest.fixture(scope="module")
-def five() -> Practised:
+def five() -> TrainResult:
     return practised([FIVE], SEEDS)
 
 
-def same(a: Practised, b: Practised, tolerance: float = 0.0) -> None:
+def same(a: TrainResult, b: TrainResult, tolerance: float = 0.0) -> None:
     for x, y in zip(jax.tree.leaves((a.q, a.last)), jax.tree.leaves((b.q, b.last)), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance)
     np.testing.assert_allclose(a.returns, b.returns, rtol=tolerance)
     assert a.decisions == b.decisions
 
 
-def only(done: Practised, i: int) -> Practised:
+def only(done: TrainResult, i: int) -> TrainResult:
     """What one agent did."""
     q, last = some_of((done.q, done.last), i, i + 1)
     return dataclasses.replace(
@@ -60,7 +60,7 @@ def only(done: Practised, i: int) -> Practised:
 
 
 @pytest.mark.slow
-def test_one_alone_is_the_same_among_five(five: Practised) -> None:
+def test_one_alone_is_the_same_among_five(five: TrainResult) -> None:
     """The one that takes the most decisions, and so goes on when the others have finished, and one of those."""
     assert len(set(five.decisions)) == 5
     for i in (2, 3):
@@ -75,27 +75,27 @@ def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
     """Imagining with unlike models. The second, since it is its lanes, keys and seeds that could be mistaken."""
     env = kairode.make("gridworld", horizon=30)
 
-    def room(name: str) -> Room:
-        model = build(name, env.task.spec, Sizes(latent=4, timer="none"), key=jax.random.key(3))
-        return Room(abreast(imagine(model, env)), Own(), Latent(abreast(model)), 1)
+    def batch(name: str) -> TrainingBatch:
+        model = build(name, env.task.spec, ModelConfig(latent=4, timer="none"), key=jax.random.key(3))
+        return TrainingBatch(abreast(make_model_env(model, env)), Own(), LatentEncoder(abreast(model)), 1)
 
-    first, second = room("rnn"), room("dt-rnn")
+    first, second = batch("rnn"), batch("dt-rnn")
     together = practised([first, second], [0, 1])
     same(only(together, 1), practised([second], [1]), 1e-4)
     assert (together.returns[0] != together.returns[1]).any()
 
 
-def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path: Path) -> None:
-    told: list[PracticeReport] = []
+def test_interrupted_and_resumed_is_never_interrupted(five: TrainResult, tmp_path: Path) -> None:
+    told: list[TrainProgress] = []
 
-    def press(report: PracticeReport) -> None:
+    def press(report: TrainProgress) -> None:
         told.append(report)
         signal.raise_signal(signal.SIGINT)
 
     for taken in (100, 200):  # before the first look, and right after it
         with pytest.raises(Stopped, match=f"interrupted after {taken} decisions, saved"):
-            practised([FIVE], SEEDS, folder=tmp_path, tell=press)
-    done = practised([FIVE], SEEDS, folder=tmp_path, tell=told.append)
+            practised([FIVE], SEEDS, folder=tmp_path, callback=press)
+    done = practised([FIVE], SEEDS, folder=tmp_path, callback=told.append)
     same(done, five)
     assert [report.decisions for report in told][:3] == [100, 200, 300]
     assert told[-1].episodes == [40] * 5
@@ -108,23 +108,23 @@ def test_interrupted_and_resumed_is_never_interrupted(five: Practised, tmp_path:
     same(practised([FIVE], SEEDS, folder=tmp_path), five)
 
 
-def test_when_time_is_up_practice_ends_with_what_it_has(five: Practised, tmp_path: Path) -> None:
+def test_when_time_is_up_practice_ends_with_what_it_has(five: TrainResult, tmp_path: Path) -> None:
     cut = practised([FIVE], SEEDS, folder=tmp_path, until=1e-9)
     assert cut.decisions == [100] * 5
     assert np.isnan(cut.returns[:, -1]).all()
     same(practised([FIVE], SEEDS, folder=tmp_path), five)
 
 
-def test_the_best_looked_at_is_kept(five: Practised) -> None:
+def test_the_best_looked_at_is_kept(five: TrainResult) -> None:
     scores = np.array([point["score"] for point in five.curve])
     assert scores.shape == (len(five.curve), 5)
-    np.testing.assert_allclose(look(five.q)["score"], scores.max(0), atol=1e-6)
-    np.testing.assert_allclose(look(five.last)["score"], scores[-1], atol=1e-6)
+    np.testing.assert_allclose(validate(five.q)["score"], scores.max(0), atol=1e-6)
+    np.testing.assert_allclose(validate(five.last)["score"], scores[-1], atol=1e-6)
     assert (scores.argmax(0) < len(scores) - 1).any()
 
 
-def fragile(last_obs: Any, last_reward: Any) -> list[Room]:
-    return [Room(Fragile(jnp.asarray(last_obs), jnp.asarray(last_reward)), Own(), Plain(), 3)]
+def fragile(last_obs: Any, last_reward: Any) -> list[TrainingBatch]:
+    return [TrainingBatch(Fragile(jnp.asarray(last_obs), jnp.asarray(last_reward)), Own(), IdentityEncoder(), 3)]
 
 
 def finite(tree: Any) -> bool:
@@ -136,17 +136,17 @@ def test_one_diverges_and_the_others_go_on(tmp_path: Path) -> None:
     settings = dataclasses.replace(
         SETTINGS, batch=4
     )  # small, so that what is wrong is seldom drawn: it is seen at once
-    done = practise(fragile([20.5, np.inf, np.inf], [np.inf, 30.5, np.inf]), settings, 2, [0, 1, 2], chunk=50)
+    done = train_agents(fragile([20.5, np.inf, np.inf], [np.inf, 30.5, np.inf]), settings, 2, [0, 1, 2], chunk=50)
     assert done.diverged == [True, True, False]
     assert done.decisions == [21, 31, 120]
     assert finite(done.last)
     np.testing.assert_allclose(done.returns[2, :, 0], 60.0)
     assert not np.isfinite(done.returns[:2]).any()
-    untouched = practise(fragile([np.inf] * 3, [np.inf] * 3), settings, 2, [0, 1, 2], chunk=50)
+    untouched = train_agents(fragile([np.inf] * 3, [np.inf] * 3), settings, 2, [0, 1, 2], chunk=50)
     same(only(done, 2), only(untouched, 2))
 
     with pytest.raises(KairodeError, match="seed 1 diverged after 11 decisions"):
-        practise(fragile([20.5, 10.5, 90.0], [90.0, 90.0, 30.5]), settings, 2, [0, 1, 2], chunk=50, folder=tmp_path)
+        train_agents(fragile([20.5, 10.5, 90.0], [90.0, 90.0, 30.5]), settings, 2, [0, 1, 2], chunk=50, folder=tmp_path)
     [file] = tmp_path.glob("*.safetensors")
     kept = safetensors.numpy.load_file(file)
     assert finite([kept[name] for name in kept if ".q." in name or ".target." in name or ".optimiser." in name])

@@ -26,18 +26,18 @@ class Mine(WindyGridworld):
 def test_turns_on_a_system_of_ones_own(tmp_path) -> None:
     env = Mine(noise=0.0, horizon=20.0)
     told = []
-    turns = kairode.take_turns(env, rounds=1, folder=tmp_path / "turns", tell=told.append, **SMALL)
+    turns = kairode.train_dyna(env, rounds=1, folder=tmp_path / "turns", callback=told.append, **SMALL)
     assert [found["real_episodes"] for found in turns.rounds] == [found.real_episodes for found in told] == [10, 12]
     assert len(turns.data) == 12
     assert dict(turns.data.spec.settings)["horizon"] == 20
     assert len(turns.models) == 2
     assert np.isfinite(kairode.evaluate(env, turns.policy, episodes=2).mean)
 
-    more = kairode.take_turns(env, rounds=2, folder=tmp_path / "turns", **SMALL)
+    more = kairode.train_dyna(env, rounds=2, folder=tmp_path / "turns", **SMALL)
     assert more.rounds[:2] == turns.rounds, "it went on"
     with pytest.raises(KairodeError, match=r"another system .settings.noise: 0.0 there, 0.9 here"):
-        kairode.take_turns(Mine(noise=0.9, horizon=20.0), rounds=2, folder=tmp_path / "turns", **SMALL)
-    fresh = kairode.take_turns(env, rounds=2, **SMALL)
+        kairode.train_dyna(Mine(noise=0.9, horizon=20.0), rounds=2, folder=tmp_path / "turns", **SMALL)
+    fresh = kairode.train_dyna(env, rounds=2, **SMALL)
     assert fresh.rounds == more.rounds
     seen = jnp.asarray(turns.data.observation[:4, 0])
     assert (np.asarray(fresh.policy.q(seen)) == np.asarray(more.policy.q(seen))).all()
@@ -45,12 +45,12 @@ def test_turns_on_a_system_of_ones_own(tmp_path) -> None:
 
 def test_what_it_refuses(tmp_path) -> None:
     with pytest.raises(KairodeError, match=r"unknown option 'frist'.*Did you mean 'first'"):
-        kairode.take_turns("gridworld", frist=10)
+        kairode.train_dyna("gridworld", frist=10)
     with pytest.raises(KairodeError, match="system in JAX"):
-        kairode.take_turns(kairode.make("hopper"))
+        kairode.train_dyna(kairode.make("hopper"))
     for wrong in ({"model": "latnt-ode"}, {"iterations": 1}, {"branch": 0}, {"explore": 3.0}, {"margin": -1.0}):
         with pytest.raises(KairodeError):
-            kairode.take_turns("gridworld", folder=tmp_path / "wrong", **wrong)
+            kairode.train_dyna("gridworld", folder=tmp_path / "wrong", **wrong)
     assert not (tmp_path / "wrong").exists()
     with pytest.raises(KairodeError, match="controls"):
-        kairode.take_turns("pendulum")
+        kairode.train_dyna("pendulum")

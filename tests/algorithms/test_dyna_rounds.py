@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.dqn import DQNSettings
+from kairode.agents.dqn import DQNConfig
 from kairode.algorithms import dyna as module
-from kairode.algorithms.dyna import Rounds, one_round, run_rounds
+from kairode.algorithms.dyna import DynaConfig, dyna_round, run_dyna
 from kairode.data.trajectory import join
 from kairode.errors import Stopped
 
 
 @pytest.mark.slow
 def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, monkeypatch):
-    dqn = DQNSettings(hidden=(16, 16), capacity=512, batch=16, reward_scale=0.1)
-    config = Rounds("gridworld", first=10, each=2, rounds=2, fits=2, iterations=4, imagined=6, branch=3, dqn=dqn)
+    dqn = DQNConfig(hidden=(16, 16), capacity=512, batch=16, reward_scale=0.1)
+    config = DynaConfig("gridworld", first=10, each=2, rounds=2, fits=2, iterations=4, imagined=6, branch=3, dqn=dqn)
     told = []
-    made = run_rounds(config, tmp_path / "run", told.append)
+    made = run_dyna(config, tmp_path / "run", told.append)
     assert [found.real_episodes for found in told] == [10, 12, 14]
     assert np.isfinite([found.model_error for found in told]).all()
     saved = json.loads((tmp_path / "run" / "record.json").read_text())
@@ -26,13 +26,13 @@ def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, mon
     def killed(config, env, before, number, watch):
         if number == 1:
             raise Stopped("interrupted.")
-        return one_round(config, env, before, number, watch)
+        return dyna_round(config, env, before, number, watch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "one_round", killed)
+        patch.setattr(module, "dyna_round", killed)
         with pytest.raises(Stopped, match="in round 1; the same command"):
-            run_rounds(config, tmp_path / "other")
-    again = run_rounds(config, tmp_path / "other")
+            run_dyna(config, tmp_path / "other")
+    again = run_dyna(config, tmp_path / "other")
     assert again["figures"] == made["figures"]
     policy = kairode.load_policy(tmp_path / "run")
     assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).mean)

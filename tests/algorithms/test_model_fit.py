@@ -16,13 +16,13 @@ import pytest
 import safetensors.numpy
 
 import kairode
-from kairode.algorithms.fit import command, plan
+from kairode.algorithms.fit import command, make_fit_config
 from kairode.config.options import FitOptions, WeightOptions
 from kairode.config.presets import FITS, OTHER, changed, preset
 from kairode.errors import KairodeError
-from kairode.models.zoo import MODELS, Sizes, build
-from kairode.training.losses import Weights
-from kairode.training.step import FitSettings
+from kairode.models.zoo import MODELS, ModelConfig, build
+from kairode.training.losses import LossWeights
+from kairode.training.step import TrainingConfig
 
 SHORT = ["--episodes", "12", "--valid", "4", "--test", "4", "--iterations", "30", "--every", "10", "--batch", "4"]
 TINY = [*SHORT, "--latent", "3", "--field-hidden", "4", "--set", "max_decisions=6"]
@@ -48,7 +48,9 @@ def test_fit_leaves_a_folder_and_says_what_it_found(typed, tmp_path) -> None:
     assert [line["iteration"] for line in lines] == [10, 20, 30]
     assert "<svg" in (folder / "predictions.svg").read_text()
     models = kairode.load_models(folder)
-    assert kairode.judge(models[0], kairode.collect(kairode.make("hiv", max_decisions=6), episodes=4, seed=2)).error
+    assert kairode.evaluate_model(
+        models[0], kairode.collect(kairode.make("hiv", max_decisions=6), episodes=4, seed=2)
+    ).error
     # the same command again: nothing to do, the same record
     before = weights(folder)
     assert typed("fit", *shlex.split(record["command"])[2:])[0] == 0
@@ -191,7 +193,7 @@ def test_every_preset_builds_and_can_be_written_down() -> None:
         json.dumps(dataclasses.asdict(this))
         if name != "other":
             for model in MODELS:
-                plan(name, model, this, seeds=1, seed=0, data_seed=0, setting="ours", fields={})
+                make_fit_config(name, model, this, seeds=1, seed=0, data_seed=0, setting="ours", fields={})
     import jax
 
     small = build("latent-ode", kairode.make("hiv").task.spec, preset("hiv").sizes, key=jax.random.key(0))
@@ -201,12 +203,12 @@ def test_every_preset_builds_and_can_be_written_down() -> None:
 def test_options_are_the_fields_of_settings() -> None:
     """What the command line offers and what can be set are the same."""
     options = {field.name for field in dataclasses.fields(FitOptions)} - {"weights", "episodes", "valid", "test"}
-    fields = {f.name for f in dataclasses.fields(Sizes)} | {f.name for f in dataclasses.fields(FitSettings)}
+    fields = {f.name for f in dataclasses.fields(ModelConfig)} | {f.name for f in dataclasses.fields(TrainingConfig)}
     assert options == fields - {"weights", "most_skipped"}
-    assert {f.name for f in dataclasses.fields(WeightOptions)} == {f.name for f in dataclasses.fields(Weights)}
+    assert {f.name for f in dataclasses.fields(WeightOptions)} == {f.name for f in dataclasses.fields(LossWeights)}
     found = changed(preset("hiv"), FitOptions(iterations=7, latent=5, test=9, weights=WeightOptions(kl=0.5)))
     assert (found.settings.iterations, found.sizes.latent, found.test, found.settings.weights.kl) == (7, 5, 9, 0.5)
-    config = plan("hiv", "rnn", found, seeds=2, seed=1, data_seed=0, setting="ours", fields={"horizon": 90})
+    config = make_fit_config("hiv", "rnn", found, seeds=2, seed=1, data_seed=0, setting="ours", fields={"horizon": 90})
     for part in ("--iterations 7", "--latent 5", "--test 9", "--weights.kl 0.5", "--seed 1", "horizon=90"):
         assert part in command(config)
 

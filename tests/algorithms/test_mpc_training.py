@@ -14,29 +14,29 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticSettings
-from kairode.agents.actor_policy import Pilot
-from kairode.agents.obs_normalizer import Sight
+from kairode.agents.actor_critic import ActorCriticConfig
+from kairode.agents.actor_policy import ActorPolicy
+from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms import mpc as control
-from kairode.algorithms.mpc import run_control
-from kairode.algorithms.mpc_agent import Ended, reward_skill, transitions
-from kairode.algorithms.mpc_data import held_back
-from kairode.algorithms.mpc_loop import Crew
+from kairode.algorithms.mpc import run_mpc
+from kairode.algorithms.mpc_agent import FinishedEpisode, reward_skill, transitions
+from kairode.algorithms.mpc_data import validation_mask
+from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.config import mpc as controls
-from kairode.config.mpc import Control, usual, with_options
-from kairode.data.rows import Row, cut, pack, unpack, width
+from kairode.config.mpc import MPCConfig, usual, with_options
+from kairode.data.rows import StepRow, cut, pack_row, unpack_row, width
 from kairode.errors import KairodeError, Stopped
 from kairode.models.predict import Episodes
-from kairode.models.zoo import Sizes, build
+from kairode.models.zoo import ModelConfig, build
 from kairode.paper import locomotion
-from kairode.planning.mpc import Planner, PlanSettings
+from kairode.planning.mpc import PlanConfig, Planner
 from kairode.report import mpc as report
-from kairode.report.video import draw_film, draw_strip, shoot
-from kairode.runs.mpc import evaluate_control, is_control, load_policies, read_config
+from kairode.report.video import draw_gif, draw_strip, record_video
+from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run, load_policies, read_config
 
 SMALL = {
-    "agent": ActorCriticSettings(hidden=(8, 8), warmup=200, batch=16),
-    "plan": PlanSettings(sequences=12, horizon=3, best=3),
+    "agent": ActorCriticConfig(hidden=(8, 8), warmup=200, batch=16),
+    "plan": PlanConfig(sequences=12, horizon=3, best=3),
     "epoch": 150,
     "decisions": 450,
     "most_iterations": 20,
@@ -44,16 +44,16 @@ SMALL = {
 }
 
 
-def small(env: str, model: str, **given) -> Control:
+def small(env: str, model: str, **given) -> MPCConfig:
     config = usual(env, model, **{**SMALL, **given})
     sizes = dataclasses.replace(config.sizes, latent=6, field_hidden=6, encoder_hidden=5, timer_hidden=5)
     return dataclasses.replace(config, sizes=sizes, fit=dataclasses.replace(config.fit, batch=16))
 
 
-def crew_of(config: Control) -> Crew:
+def crew_of(config: MPCConfig) -> MPCLoop:
     env = kairode.make(config.env)
     seeds = list(range(config.seed, config.seed + config.seeds))
-    return Crew(env, config.ways, seeds, config.decisions)
+    return MPCLoop(env, config.config, seeds, config.decisions)
 
 
 def figures_of(made: dict) -> dict:
@@ -65,32 +65,36 @@ def test_rows_are_packed_and_cut_by_episode() -> None:
     rng = np.random.default_rng(0)
     n = 27
     first = np.isin(np.arange(n), (0, 4, 18))
-    shown = rng.normal(size=(n + 1, 3)).astype(np.float32)
-    row = Row(shown[:-1], shown[1:], rng.normal(size=(n, 1)), rng.normal(size=n), rng.random(n), np.zeros(n), first)
-    rows = pack(row)
+    seen_obs = rng.normal(size=(n + 1, 3)).astype(np.float32)
+    row = StepRow(
+        seen_obs[:-1], seen_obs[1:], rng.normal(size=(n, 1)), rng.normal(size=n), rng.random(n), np.zeros(n), first
+    )
+    rows = pack_row(row)
     assert rows.shape == (n, width(spec))
-    for field, found in zip(row, unpack(spec, rows), strict=True):
+    for field, found in zip(row, unpack_row(spec, rows), strict=True):
         np.testing.assert_allclose(found, np.asarray(field, np.float32))
     pieces = cut(spec, rows, 5)
     assert pieces.real.sum(1).tolist() == [4, 5, 5, 4, 5, 4]  # episodes of 4, 14 and 9
     assert pieces.episode.tolist() == [0, 1, 1, 1, 2, 2]
-    np.testing.assert_array_equal(pieces.shown[1], shown[4:10])
+    np.testing.assert_array_equal(pieces.seen_obs[1], seen_obs[4:10])
     np.testing.assert_array_equal(pieces.tau[3][:4], rows[14:18, -3])
     np.testing.assert_array_equal(pieces.control[5][:4], rows[23:27, 6:7])
 
 
 def test_an_agent_sees_rows_normalised_and_discounted_by_elapsed_time() -> None:
     spec = kairode.make("pendulum").task.spec
-    settings = ActorCriticSettings(reward_scale=0.5)
+    settings = ActorCriticConfig(reward_scale=0.5)
     rng = np.random.default_rng(0)
-    shown, after, torque = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), np.array([[2.0], [-1.0]])
-    rows = pack(Row(shown, after, torque, np.array([4.0, 6.0]), np.array([0.15, 0.05]), np.array([0, 1]), np.zeros(2)))
-    sight = Sight.new(spec).with_more(jnp.asarray(rng.normal(2.0, 3.0, size=(50, 3)), jnp.float32))
-    found = transitions(spec, settings, sight, jnp.asarray(rows))
+    seen_obs, after, torque = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), np.array([[2.0], [-1.0]])
+    rows = pack_row(
+        StepRow(seen_obs, after, torque, np.array([4.0, 6.0]), np.array([0.15, 0.05]), np.array([0, 1]), np.zeros(2))
+    )
+    normalizer = ObsNormalizer.new(spec).with_more(jnp.asarray(rng.normal(2.0, 3.0, size=(50, 3)), jnp.float32))
+    found = transitions(spec, settings, normalizer, jnp.asarray(rows))
     np.testing.assert_allclose(found.reward, [2.0, 3.0])
     np.testing.assert_allclose(found.discount, [0.99**3, 0.0], rtol=1e-5)
     np.testing.assert_allclose(found.action, [[1.0], [-0.5]])
-    mean, std = np.asarray(sight.statistics.mean), np.asarray(sight.statistics.std)
+    mean, std = np.asarray(normalizer.statistics.mean), np.asarray(normalizer.statistics.std)
     np.testing.assert_allclose(found.next_features, (after - mean) / std, rtol=1e-4, atol=1e-5)
 
 
@@ -99,7 +103,7 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
     env = kairode.make("pendulum")
     spec, n = env.task.spec, 40
     data = kairode.collect(env, episodes=n, seed=0)
-    model = build("rnn", spec, Sizes(latent=3), key=jax.random.key(0))
+    model = build("rnn", spec, ModelConfig(latent=3), key=jax.random.key(0))
     episodes = Episodes(
         jnp.asarray(data.observation[:, :2]),
         jnp.asarray(data.action[:, :1]),
@@ -112,41 +116,43 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
     torque, after, tau = map(jnp.asarray, (torque, after, tau))
     earned, silent = (np.asarray(reward(nothing, torque, seen, tau)) for seen in (after, nothing))
     expected = 1 - ((silent - earned) ** 2).sum() / ((earned - earned.mean()) ** 2).sum()
-    found = reward_skill(mute, env.task, Sight.new(spec), episodes, jax.random.key(1))
+    found = reward_skill(mute, env.task, ObsNormalizer.new(spec), episodes, jax.random.key(1))
     np.testing.assert_allclose(found, [expected], rtol=1e-3)
     same = Episodes(episodes.obs.at[:, 1].set(0.0), episodes.action, episodes.tau, episodes.real)
-    np.testing.assert_allclose(reward_skill(mute, env.task, Sight.new(spec), same, jax.random.key(1)), [1.0], atol=1e-5)
+    np.testing.assert_allclose(
+        reward_skill(mute, env.task, ObsNormalizer.new(spec), same, jax.random.key(1)), [1.0], atol=1e-5
+    )
 
 
 @pytest.mark.slow
 def test_what_happens_is_what_is_stored() -> None:
     config = small("hopper", "free", seeds=2)
-    crew = crew_of(config)
-    crew.warm_up()
-    crew.begin_epoch()
+    loop = crew_of(config)
+    loop.warm_up()
+    loop.begin_epoch()
     for _ in range(60):
-        crew.turn()
-    crew.settle()
-    row = unpack(crew.spec, crew._rows())
-    task = crew.task
-    crew.close()
-    assert row.shown.shape == (2, 260, 12)
+        loop.turn()
+    loop.settle()
+    row = unpack_row(loop.spec, loop._rows())
+    task = loop.task
+    loop.close()
+    assert row.seen_obs.shape == (2, 260, 12)
     for i in range(2):
         begins = row.first[i] > 0
         ends = np.append(begins[1:], False)
         same = ~ends[:-1]
-        np.testing.assert_array_equal(row.next_shown[i][:-1][same], row.shown[i][1:][same])
-        np.testing.assert_array_equal(row.shown[i][begins][:, -1], 0.0)  # nothing has moved yet
-        fell = np.asarray(task.terminal(row.next_shown[i]))
+        np.testing.assert_array_equal(row.next_seen_obs[i][:-1][same], row.seen_obs[i][1:][same])
+        np.testing.assert_array_equal(row.seen_obs[i][begins][:, -1], 0.0)  # nothing has moved yet
+        fell = np.asarray(task.terminal(row.next_seen_obs[i]))
         np.testing.assert_array_equal(row.terminated[i] > 0, fell)
-        at_origin = row.shown[i].copy()
+        at_origin = row.seen_obs[i].copy()
         at_origin[:, -1] = 0.0
-        reward = task.reward(at_origin, row.control[i], row.next_shown[i], row.tau[i])
+        reward = task.reward(at_origin, row.control[i], row.next_seen_obs[i], row.tau[i])
         np.testing.assert_allclose(row.reward[i], reward, rtol=1e-3, atol=1e-3)
         assert set(row.tau[i]) <= set(range(1, 8))
-    assert int(crew.mind.agent.updates[0]) == 60
-    statistics = crew.sight.statistics
-    np.testing.assert_allclose(statistics.mean[1], row.shown[1][:200].mean(0), rtol=1e-3, atol=1e-4)
+    assert int(loop.learner.agent.updates[0]) == 60
+    statistics = loop.normalizer.statistics
+    np.testing.assert_allclose(statistics.mean[1], row.seen_obs[1][:200].mean(0), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -154,13 +160,13 @@ def test_what_happens_is_what_is_stored() -> None:
 def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
     made = []
     for seeds, seed in ((2, 0), (1, 1)):
-        crew = crew_of(small("pendulum", model, seeds=seeds, seed=seed))
-        crew.warm_up()
-        crew.begin_epoch()
+        loop = crew_of(small("pendulum", model, seeds=seeds, seed=seed))
+        loop.warm_up()
+        loop.begin_epoch()
         for _ in range(5):
-            crew.turn()
-        crew.settle()
-        made.append(crew._rows()[-1])
+            loop.turn()
+        loop.settle()
+        made.append(loop._rows()[-1])
     np.testing.assert_array_equal(made[0][:200], made[1][:200])
     np.testing.assert_allclose(made[0][200:], made[1][200:], rtol=2e-3, atol=2e-3)
 
@@ -169,26 +175,26 @@ def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
 @pytest.mark.parametrize(("env", "model"), [("hopper", "rnn"), ("pendulum", "free")])
 def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: Path) -> None:
     config = small(env, model, seeds=2)
-    made = run_control(config, tmp_path / "whole")
+    made = run_mpc(config, tmp_path / "whole")
 
     def stop(report) -> None:
         if report.phase == "acting" and report.decisions == 400:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped, match="kairode run"):
-        run_control(config, tmp_path / "parts", stop)
+        run_mpc(config, tmp_path / "parts", stop)
     assert not (tmp_path / "parts" / "record.json").exists()
-    again = run_control(config, tmp_path / "parts")
+    again = run_mpc(config, tmp_path / "parts")
     assert figures_of(again) == figures_of(made)
-    assert run_control(config, tmp_path / "parts") == again  # done is done
+    assert run_mpc(config, tmp_path / "parts") == again  # done is done
     if model == "free":  # more decisions go on from where fewer ended
         longer = dataclasses.replace(config, decisions=600)
-        more = run_control(longer, tmp_path / "parts")
-        assert figures_of(more) == figures_of(run_control(longer, tmp_path / "longer"))
+        more = run_mpc(longer, tmp_path / "parts")
+        assert figures_of(more) == figures_of(run_mpc(longer, tmp_path / "longer"))
     with pytest.raises(KairodeError, match="another run"):
-        run_control(dataclasses.replace(config, epoch=100), tmp_path / "parts")
+        run_mpc(dataclasses.replace(config, epoch=100), tmp_path / "parts")
     with pytest.raises(KairodeError, match=r"has taken .* decisions already"):
-        run_control(dataclasses.replace(config, decisions=300), tmp_path / "parts")
+        run_mpc(dataclasses.replace(config, decisions=300), tmp_path / "parts")
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]
 
@@ -196,7 +202,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
 @pytest.mark.slow
 def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
     config = small("pendulum", "dt-rnn", decisions=360)
-    made = run_control(config, tmp_path)
+    made = run_mpc(config, tmp_path)
     policies = load_policies(tmp_path)
     assert len(policies) == 1
     assert isinstance(policies[0], Planner)
@@ -214,34 +220,34 @@ def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path)
     config = small("pendulum", "latent-ode")
     odd = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver="xyz"))
     with pytest.raises(KairodeError, match="unknown solver"):
-        run_control(odd, tmp_path)
+        run_mpc(odd, tmp_path)
     assert not (tmp_path / "config.json").exists()
 
     def stop(report) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_control(small("pendulum", "free"), tmp_path, stop)
-    assert is_control(tmp_path)
+        run_mpc(small("pendulum", "free"), tmp_path, stop)
+    assert is_mpc_run(tmp_path)
     with pytest.raises(KairodeError, match="has not ended"):
-        evaluate_control(tmp_path)
+        evaluate_mpc_run(tmp_path)
     other = small("pendulum", "free", epoch=200, decisions=210)
-    assert run_control(other, tmp_path)["config"]["epoch"] == 200
+    assert run_mpc(other, tmp_path)["config"]["epoch"] == 200
 
 
 @pytest.mark.slow
 def test_a_replay_that_runs_over_keeps_the_order() -> None:
-    config = small("pendulum", "free", agent=ActorCriticSettings(hidden=(4, 4), warmup=90, batch=8, capacity=64))
-    crew = crew_of(config)
-    crew.warm_up()
-    crew.begin_epoch()
+    config = small("pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch=8, capacity=64))
+    loop = crew_of(config)
+    loop.warm_up()
+    loop.begin_epoch()
     for _ in range(30):
-        crew.turn()
-    crew.settle()
-    row = unpack(crew.spec, crew._rows())
+        loop.turn()
+    loop.settle()
+    row = unpack_row(loop.spec, loop._rows())
     same = row.first[0][1:] == 0
-    np.testing.assert_array_equal(row.next_shown[0][:-1][same], row.shown[0][1:][same])
-    assert row.shown.shape == (1, 64, 3)
+    np.testing.assert_array_equal(row.next_seen_obs[0][:-1][same], row.seen_obs[0][1:][same])
+    assert row.seen_obs.shape == (1, 64, 3)
     assert (~same).sum() <= 2
 
 
@@ -250,14 +256,19 @@ def test_the_same_episodes_are_held_back_while_there_are_more() -> None:
     rows = np.zeros((400, width(spec)), np.float32)
     rows[::8, -1] = 1.0  # episodes of eight decisions
     few, many = (cut(spec, rows[:n], 5) for n in (160, 400))
-    kept = [set(pieces.episode[held_back(pieces)]) for pieces in (few, many)]
+    kept = [set(pieces.episode[validation_mask(pieces)]) for pieces in (few, many)]
     assert kept[0] == {4, 14}
     assert kept[1] == {4, 14, 24, 34, 44}
 
 
 def test_the_curve_is_the_mean_of_the_episodes_of_an_epoch() -> None:
     config = small("pendulum", "free", seeds=2)
-    ended = [Ended(0, 100, 1.0, 5), Ended(0, 200, 3.0, 5), Ended(1, 150, 7.0, 5), Ended(0, 210, 10.0, 5)]
+    ended = [
+        FinishedEpisode(0, 100, 1.0, 5),
+        FinishedEpisode(0, 200, 3.0, 5),
+        FinishedEpisode(1, 150, 7.0, 5),
+        FinishedEpisode(0, 210, 10.0, 5),
+    ]
     found = control.curve(config, ended)
     assert [entry["decisions"] for entry in found] == [200, 350, 450]
     assert [entry["return"] for entry in found] == [[2.0, 7.0], [10.0, None], [None, None]]
@@ -340,19 +351,19 @@ def test_every_study_and_command_is_made_again() -> None:
 def test_steering_from_python(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
     env = kairode.make("pendulum", horizon=4.0)
-    policy = kairode.steer(env, "free", decisions=260, agent="td3", seed=3)
-    assert isinstance(policy, Pilot)
+    policy = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3)
+    assert isinstance(policy, ActorPolicy)
     assert policy.settings.kind == "td3"
-    kept = kairode.steer(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
-    again = kairode.steer(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
+    kept = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
+    again = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
     for one, other in ((policy, kept), (kept, again)):
         for a, b in zip(*map(jax.tree.leaves, (one.networks, other.networks)), strict=True):
             np.testing.assert_array_equal(a, b)
     assert np.isfinite(kairode.evaluate(env, policy, episodes=2).mean)
     with pytest.raises(KairodeError, match="have names"):
-        kairode.steer(kairode.make("hiv"))
+        kairode.train_mpc(kairode.make("hiv"))
     with pytest.raises(KairodeError, match="a system is needed"):
-        kairode.steer(3)
+        kairode.train_mpc(3)
 
 
 def test_fields_given_as_lists_work_on_robots() -> None:
@@ -366,14 +377,14 @@ def test_fields_given_as_lists_work_on_robots() -> None:
 def test_a_film_shows_what_happened(tmp_path: Path) -> None:
     env = kairode.make("swimmer")
     spec = env.task.spec
-    from kairode.agents.actor_critic import new_actor_critic
+    from kairode.agents.actor_critic import init_actor_critic
 
-    networks = new_actor_critic(len(spec.observations), 2, ActorCriticSettings(), key=jax.random.key(0)).networks
-    moments = shoot(env, Pilot(networks, Sight.new(spec), ActorCriticSettings(), spec), seconds=0.5)
+    networks = init_actor_critic(len(spec.observations), 2, ActorCriticConfig(), key=jax.random.key(0)).networks
+    moments = record_video(env, ActorPolicy(networks, ObsNormalizer.new(spec), ActorCriticConfig(), spec), seconds=0.5)
     assert moments[0].time == 0
     assert 0.5 <= moments[-1].time < 0.6
     assert all(moment.pose.shape == (3, 5) for moment in moments)
-    draw_film(moments, tmp_path / "film.gif", "swimmer")
+    draw_gif(moments, tmp_path / "film.gif", "swimmer")
     draw_strip({"swimmer": moments}, tmp_path / "strip.svg")
     assert (tmp_path / "film.gif").stat().st_size > 1000
 
@@ -385,5 +396,5 @@ def test_planning_with_a_flow_goes_on_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_planning_solves_the_pendulum(tmp_path: Path) -> None:
-    made = run_control(usual("pendulum", "latent-ode", decisions=5000, test=20), tmp_path)
+    made = run_mpc(usual("pendulum", "latent-ode", decisions=5000, test=20), tmp_path)
     assert made["figures"]["return"] > -250

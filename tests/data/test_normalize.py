@@ -10,7 +10,7 @@ def test_running_statistics_equal_those_of_all() -> None:
     rng = np.random.default_rng(0)
     data = rng.normal([1.0, -200.0, 0.0], [0.5, 30.0, 1e-3], size=(1000, 3)).astype(np.float32)
     mask = rng.random(1000) < 0.7
-    statistics = nm.nothing_seen(3)
+    statistics = nm.empty_statistics(3)
     for start in range(0, 1000, 90):
         part = slice(start, start + 90)
         statistics = nm.update(statistics, jnp.asarray(data[part]), jnp.asarray(mask[part]))
@@ -20,17 +20,17 @@ def test_running_statistics_equal_those_of_all() -> None:
     np.testing.assert_allclose(statistics.std, kept.std(0), rtol=1e-4)
     x = jnp.asarray(data[0])
     np.testing.assert_allclose(
-        nm.normalise(statistics, x), (data[0] - kept.mean(0)) / kept.std(0), rtol=1e-3, atol=1e-4
+        nm.normalize(statistics, x), (data[0] - kept.mean(0)) / kept.std(0), rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(nm.denormalise(statistics, nm.normalise(statistics, x)), data[0], rtol=1e-5)
+    np.testing.assert_allclose(nm.denormalize(statistics, nm.normalize(statistics, x)), data[0], rtol=1e-5)
 
 
 def test_nothing_and_constants_are_left_alone() -> None:
     x = jnp.array([3.0, 4.0])
-    np.testing.assert_array_equal(nm.normalise(nm.nothing_seen(2), x), x)
-    same = nm.update(nm.nothing_seen(2), jnp.broadcast_to(x, (10, 2)))
-    np.testing.assert_allclose(nm.normalise(same, x), [0.0, 0.0])
-    np.testing.assert_allclose(nm.normalise(same, x + 1), [1.0, 1.0])
+    np.testing.assert_array_equal(nm.normalize(nm.empty_statistics(2), x), x)
+    same = nm.update(nm.empty_statistics(2), jnp.broadcast_to(x, (10, 2)))
+    np.testing.assert_allclose(nm.normalize(same, x), [0.0, 0.0])
+    np.testing.assert_allclose(nm.normalize(same, x + 1), [1.0, 1.0])
     unseen = nm.update(same, jnp.ones((4, 2)), jnp.zeros(4, bool))
     np.testing.assert_allclose(unseen.mean, same.mean)
     assert float(unseen.count) == 10

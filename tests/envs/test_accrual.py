@@ -10,11 +10,11 @@ import pytest
 
 import kairode
 from kairode.data import collect
-from kairode.envs.accrual import Accruing, inner_state
+from kairode.envs.accrual import AccruedRewards, inner_state
 from kairode.errors import KairodeError
-from kairode.models.zoo import Sizes, build
+from kairode.models.zoo import ModelConfig, build
 from kairode.planning.interpolate import interpolated
-from kairode.planning.model_env import imagine
+from kairode.planning.model_env import make_model_env
 
 HIV = kairode.make("hiv", horizon=60.0)
 
@@ -31,7 +31,7 @@ def total(env: kairode.Environment, schedule: float | list[float] | None, discou
 @pytest.mark.slow
 def test_a_day_earns_the_same_whatever_the_schedule() -> None:
     daily = total(HIV, 1.0)
-    place = Accruing.of(HIV, 14.0)
+    place = AccruedRewards.of(HIV, 14.0)
     for schedule in (1.0, 4.0, 7.0, [3.0, 5.0, 2.0], None):
         assert total(place, schedule) == pytest.approx(daily, rel=1e-4)
     # Without it, only every fourth day counts.
@@ -39,7 +39,7 @@ def test_a_day_earns_the_same_whatever_the_schedule() -> None:
 
 
 def test_an_interval_by_hand() -> None:
-    place = Accruing.of(HIV, 7.0)
+    place = AccruedRewards.of(HIV, 7.0)
     key = jax.random.key(0)
     state = place.reset(key=key)
     found = place.transition(state, jnp.array(1), jnp.array(5.0), key=key)
@@ -54,7 +54,7 @@ def test_an_interval_by_hand() -> None:
 
 
 def test_a_step_cut_short_earns_its_share_and_nothing_comes_after_the_horizon() -> None:
-    place = Accruing.of(HIV, 7.0)
+    place = AccruedRewards.of(HIV, 7.0)
     key = jax.random.key(0)
     state = place.reset(key=key)
     one, more = (place.transition(state, jnp.array(0), jnp.array(tau), key=key).earned for tau in (1.0, 1.5))
@@ -67,7 +67,7 @@ def test_a_step_cut_short_earns_its_share_and_nothing_comes_after_the_horizon() 
 
 
 def test_a_price_is_taken_once_a_decision() -> None:
-    free, dear = Accruing.of(HIV, 7.0), Accruing.of(HIV, 7.0, price=100.0)
+    free, dear = AccruedRewards.of(HIV, 7.0), AccruedRewards.of(HIV, 7.0, price=100.0)
     task = dataclasses.replace(HIV.task, spec=dataclasses.replace(HIV.task.spec, discount=1.0))
     plain, priced = (dataclasses.replace(place, task=task) for place in (free, dear))
     lost = total(plain, 6.0, discounted=False) - total(priced, 6.0, discounted=False)
@@ -77,7 +77,7 @@ def test_a_price_is_taken_once_a_decision() -> None:
 def test_what_is_passed_on_the_way_ends_the_process() -> None:
     """Along a swing-up the tip passes the line within a long interval, and that counts."""
     env = kairode.make("acrobot")
-    place = Accruing.of(env, 1.0)
+    place = AccruedRewards.of(env, 1.0)
     near = jnp.array([1.9, 0.0, 4.0, 0.0])
     state = place.reset(key=jax.random.key(0))._replace(inner=near)
     found = place.transition(state, jnp.array(2), jnp.array(1.0), key=jax.random.key(0))
@@ -94,21 +94,21 @@ def test_what_is_passed_on_the_way_ends_the_process() -> None:
 @pytest.mark.slow
 def test_in_imagination_one_solve_passes_through_all_days() -> None:
     env = kairode.make("hiv")
-    model = build("latent-ode", env.task.spec, Sizes(latent=4), key=jax.random.key(0))
-    world = imagine(model, env)
+    model = build("latent-ode", env.task.spec, ModelConfig(latent=4), key=jax.random.key(0))
+    model_env = make_model_env(model, env)
     key = jax.random.key(1)
-    state = world.reset(key=key)
+    state = model_env.reset(key=key)
     days = jnp.arange(1.0, 6.0)
-    passed = world.course(state, jnp.array(2), days, key=key)
+    passed = model_env.course(state, jnp.array(2), days, key=key)
     for i, day in enumerate(days):
-        alone = world.transition(state, jnp.array(2), day, key=key)
+        alone = model_env.transition(state, jnp.array(2), day, key=key)
         np.testing.assert_allclose(passed.obs[i], alone.obs, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(passed.z[i], alone.z, rtol=1e-5, atol=1e-6)
     # Rewards of an imagined interval are those of its days, seen along the path.
-    place = Accruing.of(world, 14.0)
+    place = AccruedRewards.of(model_env, 14.0)
     held = place.transition(place.reset(key=key), jnp.array(2), jnp.array(5.0), key=key)
     start = place.reset(key=key).inner
-    along = world.course(start, jnp.array(2), days, key=key).obs
+    along = model_env.course(start, jnp.array(2), days, key=key).obs
     before = [start.obs, *along[:-1]]
     each = [env.task.reward(b, jnp.array(2), a, jnp.array(1.0)) for b, a in zip(before, along, strict=True)]
     by_hand = sum(0.995**i * float(r) for i, r in enumerate(each))
@@ -116,7 +116,7 @@ def test_in_imagination_one_solve_passes_through_all_days() -> None:
 
 
 def test_a_longer_interval_than_was_announced_still_ends_where_it_should() -> None:
-    place = Accruing.of(HIV, 7.0)
+    place = AccruedRewards.of(HIV, 7.0)
     key = jax.random.key(0)
     found = place.transition(place.reset(key=key), jnp.array(1), jnp.array(20.0), key=key)
     wanted = HIV.transition(HIV.reset(key=key), jnp.array(1), jnp.array(20.0), key=key)
@@ -127,7 +127,7 @@ def test_interpolated_rewards_end_in_what_was_observed() -> None:
     """A model of nothing at all is bent into straight lines between visits."""
     env = kairode.make("hiv", horizon=30.0)
     data = collect(env, episodes=3, schedule=5)
-    model = build("rnn", env.task.spec, Sizes(latent=4), key=jax.random.key(0))
+    model = build("rnn", env.task.spec, ModelConfig(latent=4), key=jax.random.key(0))
     still = eqx.tree_at(lambda m: m.decoder.weight, model, jnp.zeros_like(model.decoder.weight))
     found = interpolated(still, env.task, data)
     np.testing.assert_array_equal(found.observation, data.observation)
@@ -147,4 +147,4 @@ def test_interpolated_rewards_end_in_what_was_observed() -> None:
 
 def test_refused() -> None:
     with pytest.raises(KairodeError, match="longest interval must be a positive"):
-        Accruing.of(HIV, 0.0)
+        AccruedRewards.of(HIV, 0.0)

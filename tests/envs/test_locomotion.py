@@ -10,7 +10,7 @@ import pytest
 import kairode
 from kairode.envs.locomotion import ROBOTS, quiet_loading, repeat_rule
 from kairode.envs.schedule import Fixed, Given
-from kairode.envs.vector_host import HostFleet
+from kairode.envs.vector_host import HostVectorEnv
 from kairode.errors import KairodeError
 
 NAMES = list(ROBOTS)
@@ -44,15 +44,15 @@ def test_equals_gymnasium_at_its_own_frame_skip(name: str) -> None:
     with quiet_loading(name):
         theirs = gymnasium.make(env.robot.gym_id)
     expected, _ = theirs.reset(seed=5)
-    fleet = HostFleet(env, 1, Fixed(OWN_SKIP[name]))
-    obs = fleet.reset([5])[0]
+    vector_env = HostVectorEnv(env, 1, Fixed(OWN_SKIP[name]))
+    obs = vector_env.reset([5])[0]
     rng = np.random.default_rng(0)
     for _ in range(50):
         np.testing.assert_allclose(obs[:-1], expected, rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(obs[-1], theirs.unwrapped.data.qpos[0], rtol=1e-6, atol=1e-7)
         action = rng.uniform(-1, 1, (1, env.task.spec.actions.n)).astype(np.float32)
         expected, reward, terminated, _, _ = theirs.step(action[0])
-        step = fleet.step(action)
+        step = vector_env.step(action)
         obs = step.obs[0]
         np.testing.assert_allclose(step.reward[0], reward, rtol=1e-5, atol=1e-5)
         assert step.terminated[0] == terminated
@@ -61,7 +61,7 @@ def test_equals_gymnasium_at_its_own_frame_skip(name: str) -> None:
     if name == "hopper":
         assert terminated
         assert np.abs(expected[5:]).max() <= 10
-    fleet.close()
+    vector_env.close()
 
 
 @pytest.mark.parametrize(
@@ -138,11 +138,11 @@ def test_hopper_falls_as_in_gymnasium(change, fallen) -> None:
 def test_instances_do_not_disturb_each_other() -> None:
     env = kairode.make("half-cheetah")
     actions = np.random.default_rng(0).uniform(-1, 1, (20, 5, 6))
-    together = HostFleet(env, 5, threads=2)
+    together = HostVectorEnv(env, 5, threads=2)
     together.reset([3, 4, 5, 6, 7])
     steps = [together.step(action) for action in actions]
     for lane in range(5):
-        alone = HostFleet(env, 1)
+        alone = HostVectorEnv(env, 1)
         alone.reset([3 + lane])
         for action, step in zip(actions, steps, strict=True):
             single = alone.step(action[lane : lane + 1])
@@ -153,11 +153,11 @@ def test_instances_do_not_disturb_each_other() -> None:
 
 
 def test_given_schedule() -> None:
-    fleet = HostFleet(kairode.make("swimmer"), 2, Given((2, 5)))
-    fleet.reset([0, 1])
-    taus = [fleet.step(np.zeros((2, 2))).tau.tolist() for _ in range(4)]
+    vector_env = HostVectorEnv(kairode.make("swimmer"), 2, Given((2, 5)))
+    vector_env.reset([0, 1])
+    taus = [vector_env.step(np.zeros((2, 2))).tau.tolist() for _ in range(4)]
     assert taus == [[2, 2], [5, 5], [2, 2], [5, 5]]
-    fleet.close()
+    vector_env.close()
 
 
 def test_without_mujoco_it_says_what_to_install(monkeypatch) -> None:
@@ -171,18 +171,18 @@ def test_without_mujoco_it_says_what_to_install(monkeypatch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_physics_goes_on_bit_for_bit_from_a_snapshot(name: str) -> None:
     env = kairode.make(name)
-    fleet, other = HostFleet(env, 2), HostFleet(env, 2)
+    vector_env, other = HostVectorEnv(env, 2), HostVectorEnv(env, 2)
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (12, 2, env.task.spec.actions.n)).astype(np.float32)
-    fleet.reset([1, 2])
+    vector_env.reset([1, 2])
     for action in actions[:6]:
-        fleet.step(action)
+        vector_env.step(action)
     other.reset([8, 9])
-    other.restore(fleet.snapshot())
+    other.restore(vector_env.snapshot())
     for action in actions[6:]:
-        for mine, theirs in zip(fleet.step(action), other.step(action), strict=True):
+        for mine, theirs in zip(vector_env.step(action), other.step(action), strict=True):
             np.testing.assert_array_equal(mine, theirs)
-    fleet.close()
+    vector_env.close()
     other.close()
 
 

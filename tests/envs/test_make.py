@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.envs import Environment, Task, begin
+from kairode.envs import Environment, Task, begin_episode
 from kairode.envs.schedule import Fixed, Given, Own, as_schedule
 from kairode.envs.zoo import ENVIRONMENTS, describe, own_fields
 from kairode.errors import KairodeError
@@ -156,7 +156,7 @@ def test_lists_and_numpys_numbers_will_do() -> None:
 
 def test_an_environment_may_hold_its_task_as_a_field() -> None:
     # As a learned model will: arrays beside a task, and everything under vmap.
-    class World(Environment):
+    class ModelEnv(Environment):
         task: Task
         weights: jax.Array
 
@@ -173,9 +173,9 @@ def test_an_environment_may_hold_its_task_as_a_field() -> None:
             return state * self.weights
 
     task = kairode.make("gridworld").task
-    worlds = jax.vmap(lambda w: World(task, w))(jnp.ones((3, 2)))
+    model_envs = jax.vmap(lambda w: ModelEnv(task, w))(jnp.ones((3, 2)))
     key = jax.random.key(0)
-    moments = jax.vmap(lambda world: begin(world, key=key))(worlds)
+    moments = jax.vmap(lambda world: begin_episode(world, key=key))(model_envs)
     assert moments.obs.shape == (3, 2)
     jax.jit(lambda task, obs: task.reward(obs, jnp.asarray(0), obs, jnp.ones(())))(task, jnp.zeros(2))
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.integrate
 
 import kairode
-from kairode.envs.vector_jax import JaxFleet
+from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.errors import KairodeError
 
 
@@ -19,10 +19,10 @@ def test_equals_scipys_solution() -> None:
     for _ in range(20):
         state, torque, tau = rng.uniform([-np.pi, -2], [np.pi, 2]), rng.uniform(-2, 2), 0.05 * rng.integers(1, 6)
 
-        def field(t, y, torque=torque):
+        def pendulum_field(t, y, torque=torque):
             return [y[1], 15 * np.sin(y[0]) + 3 * torque]
 
-        truth = scipy.integrate.solve_ivp(field, (0, tau), state, rtol=1e-10, atol=1e-10).y[:, -1]
+        truth = scipy.integrate.solve_ivp(pendulum_field, (0, tau), state, rtol=1e-10, atol=1e-10).y[:, -1]
         assert np.abs(truth[1]) < 8
         found = step(jnp.asarray(state, jnp.float32), jnp.array([torque], jnp.float32), jnp.asarray(tau, jnp.float32))
         np.testing.assert_allclose(found, truth, rtol=1e-4, atol=2e-5)
@@ -60,14 +60,14 @@ def test_limits_and_fields() -> None:
 
 
 def test_a_fleet_goes_on_from_a_snapshot() -> None:
-    fleet, other = (JaxFleet(kairode.make("pendulum"), 3) for _ in range(2))
+    vector_env, other = (JaxVectorEnv(kairode.make("pendulum"), 3) for _ in range(2))
     rng = np.random.default_rng(0)
     actions = rng.uniform(-2, 2, (8, 3, 1)).astype(np.float32)
-    fleet.reset([1, 2, 3])
+    vector_env.reset([1, 2, 3])
     for action in actions[:4]:
-        fleet.step(action)
-    obs = other.restore(fleet.snapshot())
-    np.testing.assert_array_equal(obs, np.asarray(fleet.moments.obs))
+        vector_env.step(action)
+    obs = other.restore(vector_env.snapshot())
+    np.testing.assert_array_equal(obs, np.asarray(vector_env.moments.obs))
     for action in actions[4:]:
-        for mine, theirs in zip(fleet.step(action), other.step(action), strict=True):
+        for mine, theirs in zip(vector_env.step(action), other.step(action), strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -15,9 +15,9 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.networks import MLP
 from kairode.models.predict import Episodes, follow, open_loop, predict, prepare
 from kairode.models.timer import ClassTimer, ContinuousTimer
-from kairode.models.zoo import MODELS, PAPER_MODELS, Sizes, build
+from kairode.models.zoo import MODELS, PAPER_MODELS, ModelConfig, build
 
-SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_unknown_names() -> None:
     with pytest.raises(KairodeError, match="timer"):
         build("rnn", spec, dataclasses.replace(SMALL, timer="clock"), key=jax.random.key(0))
     with pytest.raises(KairodeError, match="latent must be"):
-        Sizes(latent=0)
+        ModelConfig(latent=0)
 
 
 def test_scale_of_data() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.paper.engines import Local, Tally, begin, carry_out
-from kairode.paper.ray_engine import Cluster, a_core
-from kairode.paper.work import Work, held
+from kairode.paper.engines import LocalEngine, WorkSummary, run_work, start_process
+from kairode.paper.ray_engine import RayEngine, a_core
+from kairode.paper.work import WorkItem, held
 
 STEPS = """
 import json, os, signal, sys, time
@@ -47,17 +47,17 @@ note("end")
 """Work of some steps, a checkpoint after each, that ends softly; what it did stands in notes.txt."""
 
 
-def steps(folder: Path, name: str, count: int = 3, pause: float = 0.0, needs: tuple[str, ...] = ()) -> Work:
+def steps(folder: Path, name: str, count: int = 3, pause: float = 0.0, needs: tuple[str, ...] = ()) -> WorkItem:
     place, record = folder / "runs" / name, folder / "results" / f"{name}.json"
     words = ("-c", STEPS, str(place), str(record), str(count), str(pause))
-    return Work(name, words, place, record, needs=needs)
+    return WorkItem(name, words, place, record, needs=needs)
 
 
-def notes(work: Work, word: str) -> list[str]:
+def notes(work: WorkItem, word: str) -> list[str]:
     return [line for line in (work.folder / "notes.txt").read_text().splitlines() if line.startswith(word)]
 
 
-def once(work: Work, count: int) -> bool:
+def once(work: WorkItem, count: int) -> bool:
     """Whether every step was done exactly once, and the end reached once."""
     return notes(work, "step") == [f"step {i}" for i in range(count)] and len(notes(work, "end")) == 1
 
@@ -72,11 +72,11 @@ def until(condition, seconds: float = 30.0) -> None:
 def test_a_list_is_done_once_each_after_what_it_needs(tmp_path) -> None:
     first, second = steps(tmp_path, "first"), steps(tmp_path, "second", needs=("first",))
     told: list[tuple[str, str]] = []
-    tally = carry_out([second, first], Local(2), lambda work, event: told.append((work.name, event)))
+    tally = run_work([second, first], LocalEngine(2), lambda work, event: told.append((work.name, event)))
     assert told == [("first", "begun"), ("first", "run"), ("second", "begun"), ("second", "run")]
     assert [work.name for work in tally.run] == ["first", "second"]
     assert str(tally) == "2 run, 0 failed."
-    again = carry_out([first, second], Local(2))
+    again = run_work([first, second], LocalEngine(2))
     assert [work.name for work in again.skipped] == ["first", "second"]
     assert once(first, 3)
     assert once(second, 3)
@@ -87,7 +87,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path) -> None:
     silent = dataclasses.replace(steps(tmp_path, "silent"), words=("-c", "pass"))  # ends well, leaves no record
     after, beyond = steps(tmp_path, "after", needs=("bad",)), steps(tmp_path, "beyond", needs=("after",))
     good = steps(tmp_path, "good")
-    tally = carry_out([bad, after, beyond, silent, good], Local(1))
+    tally = run_work([bad, after, beyond, silent, good], LocalEngine(1))
     assert [work.name for work in tally.failed] == ["bad", "silent"]
     assert [work.name for work in tally.left] == ["after", "beyond"]
     assert good.done
@@ -102,14 +102,14 @@ def test_side_by_side_and_never_more_than_asked_for(tmp_path) -> None:
     running: set[str] = set()
     most = [0]
 
-    def tell(work: Work, event: str) -> None:
+    def callback(work: WorkItem, event: str) -> None:
         running.add(work.name) if event == "begun" else running.discard(work.name)
         most[0] = max(most[0], len(running))
 
-    carry_out(units, Local(2), tell)
+    run_work(units, LocalEngine(2), callback)
     assert most[0] == 2
     with pytest.raises(KairodeError, match="--workers must be a whole number of at least 1, got 0"):
-        Local(0)
+        LocalEngine(0)
 
 
 DRIVER = """
@@ -144,14 +144,14 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
         until(lambda work=work: _free(work))  # where the driver is gone, its processes end as well
         assert not work.done
         assert work.state == "to go on"
-    tally = carry_out(units, Local(2))
+    tally = run_work(units, LocalEngine(2))
     assert len(tally.run) == 2
     for work in units:
         assert once(work, count)
         assert len(notes(work, "start")) == 2
 
 
-def _free(work: Work) -> bool:
+def _free(work: WorkItem) -> bool:
     with held(work.lock) as mine:
         return mine is not None
 
@@ -159,12 +159,12 @@ def _free(work: Work) -> bool:
 def test_two_commands_at_once_share_the_work(tmp_path) -> None:
     """Whoever comes second waits for what the first is at, and takes its record."""
     work = steps(tmp_path, "shared", 5, 0.1)
-    process = begin(work)
+    process = start_process(work)
     assert isinstance(process, subprocess.Popen)
-    assert begin(work) == "busy"
+    assert start_process(work) == "busy"
     with pytest.raises(KairodeError, match="'shared' is being run by another process"):
         work.forget()
-    tally = carry_out([work], Local(1))
+    tally = run_work([work], LocalEngine(1))
     assert [one.name for one in tally.skipped] == ["shared"]
     assert process.wait() == 0
     assert once(work, 5)
@@ -179,7 +179,7 @@ def test_a_child_keeps_to_its_cores(tmp_path) -> None:
     work = steps(tmp_path, "bound")
     said = f"import os; open({str(work.record)!r}, 'w').write('{{}}'); print(os.sched_getaffinity(0))"
     work.record.parent.mkdir()
-    process = begin(dataclasses.replace(work, words=("-c", said)), [core])
+    process = start_process(dataclasses.replace(work, words=("-c", said)), [core])
     assert isinstance(process, subprocess.Popen)
     assert process.wait() == 0
     assert work.log.read_text() == f"{{{core}}}\n"
@@ -199,7 +199,7 @@ def test_workers_of_a_machine_take_different_cores(monkeypatch, tmp_path) -> Non
 
 def test_a_tally_says_what_was_skipped(tmp_path) -> None:
     work = steps(tmp_path, "x")
-    assert str(Tally(run=[work], skipped=[work])) == "1 run, 1 skipped (done already), 0 failed."
+    assert str(WorkSummary(run=[work], skipped=[work])) == "1 run, 1 skipped (done already), 0 failed."
 
 
 RAY = """
@@ -221,7 +221,7 @@ print(tally, flush=True)
 """
 
 
-def ray_driver(tmp_path: Path) -> tuple[subprocess.Popen, list[Work]]:
+def ray_driver(tmp_path: Path) -> tuple[subprocess.Popen, list[WorkItem]]:
     pytest.importorskip("ray")
     words = RAY.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     units = [steps(tmp_path, str(i), 15, 0.2) for i in range(4)]
@@ -237,7 +237,7 @@ def ray_driver(tmp_path: Path) -> tuple[subprocess.Popen, list[Work]]:
     return driver, units
 
 
-def _steps(work: Work) -> list[str]:
+def _steps(work: WorkItem) -> list[str]:
     return notes(work, "step") if (work.folder / "notes.txt").exists() else []
 
 
@@ -271,7 +271,7 @@ def test_a_ray_driver_is_stopped_and_goes_on(tmp_path) -> None:
     assert "to do, each saved where it was" in said
     for work in units:
         until(lambda work=work: _free(work))
-    tally = carry_out(units, Local(2))
+    tally = run_work(units, LocalEngine(2))
     assert not tally.failed
     assert all(once(work, 15) for work in units)
 
@@ -279,4 +279,4 @@ def test_a_ray_driver_is_stopped_and_goes_on(tmp_path) -> None:
 def test_without_ray_one_is_told_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(KairodeError, match=r"--engine ray needs Ray: pip install 'kairode\[ray\]'\."):
-        Cluster()
+        RayEngine()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kairode.algorithms.dyna import Rounds
+from kairode.algorithms.dyna import DynaConfig
 from kairode.errors import KairodeError
 from kairode.paper import returns, table1
 from kairode.paper import schedule_study as visits
 from kairode.paper.budget import SHARE, Scope, quick
 from kairode.paper.locomotion import STUDIES as ROBOTS
-from kairode.paper.plan import ALL, FIGURES, goals, piece, plan
-from kairode.paper.run_work import gather_cells, run_piece
+from kairode.paper.plan import ALL, FIGURES, goals, plan, work_item
+from kairode.paper.run_work import gather_table1, run_work_item
 from kairode.report.plan import in_words, left_in_words, time_left
 from kairode.report.results import FIGURES as DRAWN
 from kairode.runs.record import plain
@@ -54,12 +54,14 @@ def test_fits_are_shared(tmp_path) -> None:
 
 def test_visits_need_what_they_look_ahead_with(tmp_path) -> None:
     scope = empty(tmp_path)
-    assert piece("visits/hiv-truth", scope).needs == ()
-    assert piece("visits/hiv-rounds", scope).needs == tuple(f"policies/rounds-hiv-{i}" for i in range(5))
-    assert piece("visits/hiv-random", scope).needs == tuple(f"fits/hiv-whole-cooled-latent-ode-{i}" for i in range(5))
-    assert piece("visits/hiv-fixed-1", scope).needs == ("visits/hiv-truth",)
-    assert piece("visits/hiv-once-truth", scope).needs == ("visits/hiv-truth",)
-    assert piece("visits/hiv-once-rounds", scope).needs[0] == "visits/hiv-rounds"
+    assert work_item("visits/hiv-truth", scope).needs == ()
+    assert work_item("visits/hiv-rounds", scope).needs == tuple(f"policies/rounds-hiv-{i}" for i in range(5))
+    assert work_item("visits/hiv-random", scope).needs == tuple(
+        f"fits/hiv-whole-cooled-latent-ode-{i}" for i in range(5)
+    )
+    assert work_item("visits/hiv-fixed-1", scope).needs == ("visits/hiv-truth",)
+    assert work_item("visits/hiv-once-truth", scope).needs == ("visits/hiv-truth",)
+    assert work_item("visits/hiv-once-rounds", scope).needs[0] == "visits/hiv-rounds"
 
 
 def test_what_has_a_record_is_not_run_nor_what_it_needs(tmp_path) -> None:
@@ -67,8 +69,8 @@ def test_what_has_a_record_is_not_run_nor_what_it_needs(tmp_path) -> None:
     whole = plan("figure-values", scope)
     assert [work.name for work in whole][-2:] == ["policies/paper-gridworld", "policies/paper-gridworld-oracle"]
     assert len(whole) == 32
-    put(piece("policies/paper-gridworld", scope))
-    put(piece("policies/paper-gridworld-oracle", scope))
+    put(work_item("policies/paper-gridworld", scope))
+    put(work_item("policies/paper-gridworld-oracle", scope))
     assert [(work.name, work.state) for work in plan("figure-values", scope)] == [
         ("policies/paper-gridworld", "done"),
         ("policies/paper-gridworld-oracle", "done"),
@@ -77,7 +79,7 @@ def test_what_has_a_record_is_not_run_nor_what_it_needs(tmp_path) -> None:
 
 def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     scope = empty(tmp_path)
-    work = piece("policies/paper-gridworld-oracle", scope)
+    work = work_item("policies/paper-gridworld-oracle", scope)
     put(work, episodes=3)
     assert not work.done
     put(work)
@@ -89,7 +91,7 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     assert work.done
     put(work, seeds=4)
     assert not work.done
-    assert piece(work.name, dataclasses.replace(scope, seeds=4)).done
+    assert work_item(work.name, dataclasses.replace(scope, seeds=4)).done
     # an older record does not know the newest fields
     put(work)
     made = json.loads(work.record.read_text())
@@ -97,12 +99,12 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     work.record.write_text(json.dumps(made))
     assert work.done
     # the solver of a model without an ODE makes no difference
-    fit = piece("fits/gridworld-rnn-0", scope)
+    fit = work_item("fits/gridworld-rnn-0", scope)
     made = plain(fit.config)
     made["preset"]["sizes"]["solver"] = "bosh3:1"
     put(fit, preset=made["preset"])
     assert fit.done
-    fit = piece("fits/gridworld-latent-ode-0", scope)
+    fit = work_item("fits/gridworld-latent-ode-0", scope)
     put(fit, preset=made["preset"])
     assert not fit.done
 
@@ -110,7 +112,7 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
 def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
     """A record alone does not let others go on from what it is of."""
     scope = empty(tmp_path)
-    truth = piece("visits/hiv-truth", scope)
+    truth = work_item("visits/hiv-truth", scope)
     put(truth)
     units = {work.name: work for work in plan("figure-schedule", scope, only=["hiv-fixed-1"])}
     assert truth.done
@@ -120,7 +122,7 @@ def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
         place.parent.mkdir(parents=True)
         place.write_text("{}")
     assert units["visits/hiv-truth"].done
-    rounds = piece("policies/rounds-hiv-0", scope, needed=True)
+    rounds = work_item("policies/rounds-hiv-0", scope, needed=True)
     put(rounds)
     assert not rounds.done
     rounds.folder.mkdir()
@@ -134,12 +136,12 @@ def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
 
 def test_again_is_for_what_is_asked_for(tmp_path) -> None:
     scope = empty(tmp_path)
-    put(piece("policies/paper-gridworld-oracle", scope))
+    put(work_item("policies/paper-gridworld-oracle", scope))
     options = {"only": ["paper-gridworld-oracle"], "since": "2026-02-01T00:00:00Z"}
     [work] = plan("table2a", scope, **options)
     assert not work.done
     assert work.words[-1] == "--replace"
-    fit = piece("fits/gridworld-rnn-0", scope)
+    fit = work_item("fits/gridworld-rnn-0", scope)
     put(fit)
     cell, *_ = plan("table1", scope, rows=["gridworld"], models=["rnn"], since=options["since"])
     assert cell.name == fit.name  # a cell is its fits
@@ -174,20 +176,20 @@ def test_every_table_and_figure_has_a_plan(tmp_path) -> None:
     with pytest.raises(KairodeError, match="--seeds must be"):
         Scope(seeds=0)
     with pytest.raises(KairodeError, match="unknown study 'visits/x'"):
-        piece("visits/x", scope)
+        work_item("visits/x", scope)
 
 
 def test_seeds(tmp_path) -> None:
     """By default what belongs to each; runs of other numbers have folders of their own, fits are shared."""
     scope, seven = empty(tmp_path), empty(tmp_path, seeds=7)
-    assert piece("control/hopper-rnn", scope).seeds == 3
-    assert piece("policies/paper-hiv-12", scope).seeds == 1
-    assert piece("control/hopper-rnn", seven).seeds == 7
-    assert piece("policies/ours-hiv", empty(tmp_path, seeds=1)).seeds == 2  # one imagines, the other judges
-    assert piece("visits/hiv-truth", scope).folder == tmp_path / "runs" / "visits" / "hiv-truth"
-    assert piece("visits/hiv-truth", seven).folder == tmp_path / "runs" / "visits-7-seeds" / "hiv-truth"
-    assert piece("fits/hiv-rnn-6", seven).folder == piece("fits/hiv-rnn-6", scope).folder
-    assert len(piece("table1/hiv-rnn", seven).needs) == 7
+    assert work_item("control/hopper-rnn", scope).seeds == 3
+    assert work_item("policies/paper-hiv-12", scope).seeds == 1
+    assert work_item("control/hopper-rnn", seven).seeds == 7
+    assert work_item("policies/ours-hiv", empty(tmp_path, seeds=1)).seeds == 2  # one imagines, the other judges
+    assert work_item("visits/hiv-truth", scope).folder == tmp_path / "runs" / "visits" / "hiv-truth"
+    assert work_item("visits/hiv-truth", seven).folder == tmp_path / "runs" / "visits-7-seeds" / "hiv-truth"
+    assert work_item("fits/hiv-rnn-6", seven).folder == work_item("fits/hiv-rnn-6", scope).folder
+    assert len(work_item("table1/hiv-rnn", seven).needs) == 7
 
 
 def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
@@ -200,11 +202,11 @@ def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
     assert (study.episodes, study.seeds, study.schedules) == (75, 2, (0.0, 5.0))
     robot = scope.of(ROBOTS["hopper-latent-ode"])
     assert (robot.decisions, robot.agent.warmup, robot.seeds) == (5000, 1000, 1)
-    assert quick(Rounds()).rounds == 2
+    assert quick(DynaConfig()).rounds == 2
     once = scope.of(visits.STUDIES["hiv-once-truth"])
     assert (once.episodes, once.prices, once.budgets) == (0, (0.0, 1e7), (75,))
     for work in plan("all", scope):
-        full = piece(work.name, empty(tmp_path))
+        full = work_item(work.name, empty(tmp_path))
         assert str(work.folder).startswith(str(tmp_path / "runs"))
         if work.seconds is not None and full.seconds is not None:
             assert work.seconds <= max(full.seconds, 20.0)
@@ -228,7 +230,7 @@ def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
     scope = empty(tmp_path, seeds=2)
     units = plan("table1", scope, rows=["gridworld"], models=["rnn"])
     assert [work.name for work in units] == ["fits/gridworld-rnn-0", "fits/gridworld-rnn-1", "table1/gridworld-rnn"]
-    gather_cells(units, scope)
+    gather_table1(units, scope)
     assert not units[-1].done
     figures = {"test_error": [0.5], "by_dimension": {"x": [0.5]}, "time_edges": [0.0, 1.0]}
     base = json.loads((PUBLISHED / "table1" / "gridworld-rnn.json").read_text())
@@ -236,16 +238,16 @@ def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
         work.folder.mkdir(parents=True)
         made = {**base, "config": plain(work.config), "figures": figures, "seconds": 1.0}
         work.record.write_text(json.dumps(made))
-    gather_cells(units, scope)
+    gather_table1(units, scope)
     assert units[-1].done
     assert table1.read_cell(tmp_path / "results" / "table1", "gridworld", "rnn")["values"] == [0.5, 0.5]
 
 
 def test_one_piece_alone_says_what_it_lacks(tmp_path) -> None:
     with pytest.raises(KairodeError, match="'policies/paper-gridworld' needs 'fits/gridworld-rnn-0'"):
-        run_piece("policies/paper-gridworld", empty(tmp_path))
+        run_work_item("policies/paper-gridworld", empty(tmp_path))
     with pytest.raises(KairodeError, match="is of table 1"):
-        run_piece("table1/hiv-rnn", empty(tmp_path))
+        run_work_item("table1/hiv-rnn", empty(tmp_path))
 
 
 def test_a_dry_run_runs_nothing(typed, monkeypatch, tmp_path) -> None:

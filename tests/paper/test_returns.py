@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kairode.envs import make
-from kairode.models.zoo import PAPER_MODELS, Sizes, build
+from kairode.models.zoo import PAPER_MODELS, ModelConfig, build
 from kairode.paper import returns, studies
 from kairode.paper.published import RETURNS
 from kairode.paper.returns import REGULAR, STUDIES, TABLES, TRANSFER
@@ -113,7 +113,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
 def test_an_ensemble_branches_off_its_experience(tmp_path):
     """Two schedules, three fits: each agent practises in two of them, the third judges; what happened is remembered."""
     spec = make("gridworld", setting="paper").task.spec
-    sizes = Sizes(latent=3, field_hidden=4, encoder_hidden=4, timer="none")
+    sizes = ModelConfig(latent=3, field_hidden=4, encoder_hidden=4, timer="none")
     for seed in range(3):
         model = build("latent-ode", spec, sizes, key=jax.random.key(seed))
         save_models(tmp_path / f"gridworld-latent-ode-{seed}", "latent-ode", sizes, [model])
@@ -121,15 +121,15 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
     study = dataclasses.replace(
         STUDIES["ours-gridworld"], dqn=dqn, episodes=2, seeds=3, every=4, look_episodes=2, test_episodes=2
     )
-    study = dataclasses.replace(study, branch=2, real=True, latent=False, world={"switching": True})
+    study = dataclasses.replace(study, branch=2, real=True, latent=False, model_env={"switching": True})
     env = make("gridworld", setting="paper")
-    rooms, [judge] = studies.build_rooms(study, env, tmp_path)
-    assert one(rooms[0].env, 0).size == 2
+    batches, [judge] = studies.build_rooms(study, env, tmp_path)
+    assert one(batches[0].env, 0).size == 2
     assert one(judge, 0).size == 1
     # agent 0 of either schedule has the fits 1 and 2, and fit 0 judges it
     weights = [np.asarray(load_models(tmp_path / f"gridworld-latent-ode-{i}")[0].decoder.weight) for i in range(3)]
     for agent in (0, 3):
-        assert np.array_equal(rooms[0].env.models.decoder.weight[agent], np.stack(weights[1:]))
+        assert np.array_equal(batches[0].env.models.decoder.weight[agent], np.stack(weights[1:]))
         assert np.array_equal(judge.models.decoder.weight[agent, 0], weights[0])
     figures = studies.run_study(study, tmp_path)
     assert [cell["practice_decisions"] for cell in figures["cells"]["latent-ode"].values()] == [[4, 4, 4]] * 2

@@ -14,12 +14,12 @@ from scipy import stats
 
 import kairode
 from kairode.data.trajectory import Trajectory
-from kairode.envs.core import Intervals, advance, begin
+from kairode.envs.core import Intervals, advance_episode, begin_episode
 from kairode.envs.gridworld import GridworldTask
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
-from kairode.models.zoo import Sizes, build
-from kairode.planning.model_env import World, imagine, moments, seen_range
+from kairode.models.zoo import ModelConfig, build
+from kairode.planning.model_env import ModelEnv, make_model_env, moments, obs_range
 
 ENV = kairode.make("gridworld")
 SPEC = ENV.task.spec
@@ -33,7 +33,7 @@ ACTIONS = [(3, 2.0), (0, 1.0), (7, 5.0), (5, 7.0)]
 def small(name: str = "rnn", seed: int = 0, spec: Any = SPEC, **sizes: Any) -> DynamicsModel:
     chosen = {"latent": 4, "encoder_hidden": 3, "field_hidden": 5, "timer": "none"} | sizes
     scale = SCALE if len(spec.observations) == 2 else None
-    return build(name, spec, Sizes(**chosen), scale, key=jax.random.key(seed))
+    return build(name, spec, ModelConfig(**chosen), scale, key=jax.random.key(seed))
 
 
 def three() -> list[DynamicsModel]:
@@ -55,11 +55,11 @@ def experience(observation: Any, lengths: Sequence[int]) -> Trajectory:
     return Trajectory(SPEC, observation, nothing.astype(np.int32), nothing, nothing, length, off, ~off)
 
 
-def course(world: World, key: Any) -> list[Any]:
+def course(model_env: ModelEnv, key: Any) -> list[Any]:
     """The moments of an episode under given actions and intervals."""
-    passed, step = [begin(world, key=key)], eqx.filter_jit(advance)
+    passed, step = [begin_episode(model_env, key=key)], eqx.filter_jit(advance_episode)
     for k, (action, tau) in enumerate(ACTIONS):
-        moment, outcome = step(world, passed[-1], jnp.array(action), jnp.array(tau), key=jax.random.fold_in(key, k))
+        moment, outcome = step(model_env, passed[-1], jnp.array(action), jnp.array(tau), key=jax.random.fold_in(key, k))
         expected = ENV.task.reward(passed[-1].obs, jnp.array(action), moment.obs, jnp.array(tau))
         assert outcome.reward == pytest.approx(float(expected))
         passed.append(moment)
@@ -69,25 +69,25 @@ def course(world: World, key: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["rnn", "latent-ode"])
 def test_a_world_of_one_model_is_the_model_fed_back(name: str) -> None:
     model = small(name)
-    passed = course(imagine(model, ENV), KEY)
+    passed = course(make_model_env(model, ENV), KEY)
     z, obs = passed[0].state.z[0], passed[0].obs
     assert (np.asarray(z) == 0).all() == (name == "rnn")  # a latent ODE starts from a draw
     for k, (action, tau) in enumerate(ACTIONS):
         z, obs = model.step(z, obs, jnp.array(action), jnp.array(tau))
         np.testing.assert_allclose(passed[k + 1].obs, obs, atol=1e-5)
         np.testing.assert_allclose(passed[k + 1].state.z[0], z, atol=1e-5)
-        assert passed[k + 1].state.doubt == 0
+        assert passed[k + 1].state.disagreement == 0
     assert passed[-1].time == sum(tau for _, tau in ACTIONS)
 
 
 @pytest.mark.parametrize("switching", [False, True])
-def test_every_member_steps_along_with_what_one_predicts(switching: bool) -> None:
+def test_every_member_steps_along_with_what_one_predicts(resample_member: bool) -> None:
     models = three()
-    world = imagine(models, ENV, switching=switching)
-    assert world.size == 3
-    passed = course(world, jax.random.key(2))
+    model_env = make_model_env(models, ENV, resample_member=resample_member)
+    assert model_env.size == 3
+    passed = course(model_env, jax.random.key(2))
     members = [int(moment.state.member) for moment in passed]
-    assert (len(set(members)) > 1) == switching
+    assert (len(set(members)) > 1) == resample_member
     for k, (action, tau) in enumerate(ACTIONS):
         before, after = passed[k], passed[k + 1]
         found = [
@@ -97,12 +97,12 @@ def test_every_member_steps_along_with_what_one_predicts(switching: bool) -> Non
         seen = np.stack([obs for _, obs in found])
         np.testing.assert_allclose(after.state.z, np.stack([z for z, _ in found]), atol=1e-5)
         np.testing.assert_allclose(after.obs, seen[members[k + 1]], atol=1e-5)
-        assert after.state.doubt == pytest.approx((seen / np.array(SCALE.std)).std(0).mean(), rel=1e-4)
+        assert after.state.disagreement == pytest.approx((seen / np.array(SCALE.std)).std(0).mean(), rel=1e-4)
 
 
 def test_every_member_has_its_episodes() -> None:
-    world = imagine(three(), ENV)
-    members = jax.jit(jax.vmap(lambda key: world.reset(key=key).member))(jax.random.split(KEY, 3000))
+    model_env = make_model_env(three(), ENV)
+    members = jax.jit(jax.vmap(lambda key: model_env.reset(key=key).member))(jax.random.split(KEY, 3000))
     assert stats.chisquare(np.bincount(members, minlength=3)).pvalue > 1e-3
 
 
@@ -110,33 +110,33 @@ def test_starts() -> None:
     """As the environment resets, or one of the observations given, each alike."""
     keys = jax.random.split(KEY, 600)
 
-    def firsts(world: World) -> np.ndarray:
-        return np.asarray(jax.jit(jax.vmap(lambda key: world.observe(world.reset(key=key))))(keys))
+    def firsts(model_env: ModelEnv) -> np.ndarray:
+        return np.asarray(jax.jit(jax.vmap(lambda key: model_env.observe(model_env.reset(key=key))))(keys))
 
-    x, y = firsts(imagine(three(), ENV)).T
+    x, y = firsts(make_model_env(three(), ENV)).T
     assert ((np.abs(x) <= 0.5) & (y >= -5) & (y <= -4)).all()
     assert len(np.unique(x)) > 500
     given = np.array([[1.0, 2.0], [-1.0, 0.5], [3.0, 4.0]], np.float32)
-    found, counts = np.unique(firsts(imagine(three(), ENV.task, starts=given)), axis=0, return_counts=True)
+    found, counts = np.unique(firsts(make_model_env(three(), ENV.task, starts=given)), axis=0, return_counts=True)
     np.testing.assert_array_equal(found, given[np.argsort(given[:, 0])])
     assert stats.chisquare(counts).pvalue > 1e-3
     data = experience([[first, (9.0, 9.0)] for first in given], lengths=(1, 1, 1))
-    np.testing.assert_array_equal(np.unique(firsts(imagine(three(), ENV.task, starts=data)), axis=0), found)
+    np.testing.assert_array_equal(np.unique(firsts(make_model_env(three(), ENV.task, starts=data)), axis=0), found)
 
 
-def intervals(world: World, count: int, key: Any = KEY) -> np.ndarray:
-    state = world.reset(key=key)
-    draw = jax.jit(jax.vmap(lambda key: world.interval(state, jnp.array(3), key=key)))
+def intervals(model_env: ModelEnv, count: int, key: Any = KEY) -> np.ndarray:
+    state = model_env.reset(key=key)
+    draw = jax.jit(jax.vmap(lambda key: model_env.interval(state, jnp.array(3), key=key)))
     return np.asarray(draw(jax.random.split(KEY, count)))
 
 
 def test_intervals_that_no_timer_knows_are_uniform() -> None:
-    found = intervals(imagine(three(), ENV), 3500)
+    found = intervals(make_model_env(three(), ENV), 3500)
     values, counts = np.unique(found, return_counts=True)
     np.testing.assert_array_equal(values, np.arange(1, 8))
     assert stats.chisquare(counts).pvalue > 1e-3
     free = GridworldTask(dataclasses.replace(SPEC, intervals=Intervals(0.5, 2.5, step=0)))
-    found = intervals(imagine(three(), free, starts=ENV), 3500)
+    found = intervals(make_model_env(three(), free, starts=ENV), 3500)
     assert stats.kstest(found, stats.uniform(0.5, 2.0).cdf).pvalue > 1e-3
 
 
@@ -149,24 +149,24 @@ def test_the_timer_of_the_member() -> None:
             lambda m: m.timer.net.layers[-1].bias, models[i], replace_fn=lambda b, k=favourite: b.at[k].add(2.0)
         )
     seen = set()
-    world = imagine(models, ENV)
+    model_env = make_model_env(models, ENV)
     for seed in range(3):
         key = jax.random.key(seed)
-        state = world.reset(key=key)
+        state = model_env.reset(key=key)
         own, member = models[int(state.member)], int(state.member)
         logits = own.timer.logits(jnp.concatenate([own.inputs(state.obs, jnp.array(3)), state.z[member]]))
         for other in jax.random.split(key, 3):
-            assert world.interval(state, jnp.array(3), key=other) == 1 + np.argmax(logits)
+            assert model_env.interval(state, jnp.array(3), key=other) == 1 + np.argmax(logits)
         seen.add(member)
     assert len(seen) > 1
-    drawn = intervals(imagine(models, ENV, sampled=True), 3500, key)
+    drawn = intervals(make_model_env(models, ENV, sampled=True), 3500, key)
     counts = np.bincount(drawn.astype(int), minlength=8)[1:]
     chance = np.exp(np.asarray(logits, np.float64))
     assert stats.chisquare(counts, 3500 * chance / chance.sum()).pvalue > 1e-3
 
 
 def test_a_predicted_goal_ends_the_episode() -> None:
-    seen = kairode.collect(imagine(always(small(), (0.0, 2.0)), ENV), episodes=5, seed=0)
+    seen = kairode.collect(make_model_env(always(small(), (0.0, 2.0)), ENV), episodes=5, seed=0)
     assert seen.terminated.all()
     assert (seen.length == 1).all()
     np.testing.assert_allclose(seen.reward[:, 0], 10 - seen.interval[:, 0])
@@ -175,7 +175,7 @@ def test_a_predicted_goal_ends_the_episode() -> None:
 def test_the_horizon_is_the_tasks() -> None:
     """Also of models that were fitted to shorter episodes."""
     short = small(spec=dataclasses.replace(SPEC, max_decisions=50))
-    seen = kairode.collect(imagine(always(short, (0.0, 0.0)), ENV), episodes=2, seed=0, schedule=1)
+    seen = kairode.collect(make_model_env(always(short, (0.0, 0.0)), ENV), episodes=2, seed=0, schedule=1)
     assert seen.truncated.all()
     assert (seen.length == 150).all()
     assert seen.spec == SPEC
@@ -183,34 +183,34 @@ def test_the_horizon_is_the_tasks() -> None:
 
 def test_predictions_stay_within_what_was_seen() -> None:
     model = always(small(), (-9.0, 4.0))
-    for within, expected in ((None, (-9.0, 4.0)), (jnp.array([[-2.0, -5.0], [3.0, 3.5]]), (-2.0, 3.5))):
-        moment = course(imagine(model, ENV, within=within), KEY)[-1]
+    for obs_bounds, expected in ((None, (-9.0, 4.0)), (jnp.array([[-2.0, -5.0], [3.0, 3.5]]), (-2.0, 3.5))):
+        moment = course(make_model_env(model, ENV, obs_bounds=obs_bounds), KEY)[-1]
         np.testing.assert_allclose(moment.obs, expected, atol=1e-5)
 
 
 def test_what_was_seen() -> None:
     """Padding is nothing that was seen; the walls hold, however wide the margin."""
     data = experience([[[0.0, 1.0], [1.0, 3.0], [9.0, 9.0]], [[2.0, 2.0], [-2.0, 4.0], [0.5, 1.5]]], lengths=(1, 2))
-    np.testing.assert_allclose(seen_range(data, 0.25), [[-3.0, 0.25], [3.0, 4.75]])
-    np.testing.assert_allclose(seen_range(data, 10.0), [[-3.5, -5.0], [3.5, 5.0]])
+    np.testing.assert_allclose(obs_range(data, 0.25), [[-3.0, 0.25], [3.0, 4.75]])
+    np.testing.assert_allclose(obs_range(data, 10.0), [[-3.5, -5.0], [3.5, 5.0]])
     np.testing.assert_array_equal(moments(data), [[0.0, 1.0], [2.0, 2.0], [-2.0, 4.0]])
 
 
 def test_short_branches() -> None:
-    world, action, tau = imagine(always(small(), (0.0, 0.0)), ENV, branch=3), jnp.array(0), jnp.array(1.0)
-    moment, step = begin(world, key=KEY), eqx.filter_jit(advance)
+    model_env, action, tau = make_model_env(always(small(), (0.0, 0.0)), ENV, branch=3), jnp.array(0), jnp.array(1.0)
+    moment, step = begin_episode(model_env, key=KEY), eqx.filter_jit(advance_episode)
     for k in range(3):
-        moment, outcome = step(world, moment, action, tau, key=KEY)
+        moment, outcome = step(model_env, moment, action, tau, key=KEY)
         assert bool(outcome.truncated) == (k == 2)
 
 
 def test_time_is_counted_as_the_model_was_fitted() -> None:
     """Whatever counts as one in the task: the intervals are the same, in seconds."""
     model = small("dt-rnn", spec=dataclasses.replace(SPEC, tick=0.5))
-    world = imagine(model, ENV)
-    state, action, tau = world.reset(key=KEY), jnp.array(1), jnp.array(3.0)
+    model_env = make_model_env(model, ENV)
+    state, action, tau = model_env.reset(key=KEY), jnp.array(1), jnp.array(3.0)
     _, wanted = model.step(state.z[0], state.obs, action, tau)
-    np.testing.assert_allclose(world.transition(state, action, tau, key=KEY).obs, wanted, atol=1e-6)
+    np.testing.assert_allclose(model_env.transition(state, action, tau, key=KEY).obs, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +229,6 @@ def test_time_is_counted_as_the_model_was_fitted() -> None:
 )
 def test_worlds_that_make_no_sense(models: Callable[[], list], env: Any, options: dict, message: str) -> None:
     # Checked here, not by the types, which ordinary use does not check.
-    call = getattr(imagine, "__wrapped__", imagine)
+    call = getattr(make_model_env, "__wrapped__", make_model_env)
     with pytest.raises(KairodeError, match=message):
         call(models(), env, **options)

@@ -10,18 +10,18 @@ import pytest
 import scipy.linalg
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticSettings, Critic, Networks, greedy, new_actor_critic, value
+from kairode.agents.actor_critic import ActorCriticConfig, Critic, Networks, greedy, init_actor_critic, value
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.obs_normalizer import Sight
-from kairode.data.normalize import Statistics
+from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.data.normalize import RunningStatistics
 from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
 from kairode.errors import KairodeError
 from kairode.models.dynamics import Scale
-from kairode.models.zoo import MODELS, Sizes, build
-from kairode.planning.mpc import Learned, Planner, PlanSettings, Truth
+from kairode.models.zoo import MODELS, ModelConfig, build
+from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner, TrueDynamics
 from kairode.trees import one, stack
 
-LEARNING = ActorCriticSettings(hidden=(8, 8))
+LEARNING = ActorCriticConfig(hidden=(8, 8))
 
 
 def spec_of(name, observed, reach=1.0, gamma=1.0, **given):
@@ -40,9 +40,9 @@ def spec_of(name, observed, reach=1.0, gamma=1.0, **given):
 def planner(env, settings, networks=None, learning=LEARNING):
     spec = env.task.spec
     if networks is None:  # an actor that does nothing, a critic that knows nothing
-        agent = new_actor_critic(len(spec.observations), spec.actions.n, learning, key=jax.random.key(0))
+        agent = init_actor_critic(len(spec.observations), spec.actions.n, learning, key=jax.random.key(0))
         networks = jax.tree.map(jnp.zeros_like, agent.networks)
-    return Planner(Truth(env), env.task, networks, Sight.new(spec), learning, settings)
+    return Planner(TrueDynamics(env), env.task, networks, ObsNormalizer.new(spec), learning, settings)
 
 
 # A linear-quadratic system: a cart pushed to the middle.
@@ -85,7 +85,7 @@ def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
     cost = scipy.linalg.solve_discrete_are(np.sqrt(gamma) * A, np.sqrt(gamma) * B, Q, R)
     start = np.array([2.0, 0.0])
     optimal = start @ cost @ start
-    policy = planner(env, PlanSettings(horizon=12, noise=0.5, rounds=8))
+    policy = planner(env, PlanConfig(horizon=12, noise=0.5, rounds=8))
     plan = eqx.filter_jit(policy.plan)
     state, paid = start, 0.0
     for k in range(60):
@@ -94,7 +94,7 @@ def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
         state = A @ state + B @ push
     assert optimal <= paid < 1.05 * optimal
     # One round around an actor that does nothing is what the paper does with an actor that knows: not enough here.
-    lazy = planner(env, PlanSettings(sequences=500, horizon=15, noise=0.05, best=25))
+    lazy = planner(env, PlanConfig(sequences=500, horizon=15, noise=0.05, best=25))
     push = lazy.plan(jnp.asarray(start, jnp.float32), (), key=jax.random.key(0))
     best = -np.linalg.solve(R + gamma * B.T @ cost @ B, gamma * B.T @ cost @ A) @ start
     assert abs(push[0]) < 0.2 * abs(best[0])
@@ -140,10 +140,10 @@ def hand_made(slope: float) -> Networks:
 
 
 def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
-    env, learning = Far(), ActorCriticSettings(hidden=(1, 1))
+    env, learning = Far(), ActorCriticConfig(hidden=(1, 1))
 
     def earned(horizon, slope):
-        settings = PlanSettings(sequences=200, horizon=horizon, noise=0.7, best=10, rounds=4)
+        settings = PlanConfig(sequences=200, horizon=horizon, noise=0.7, best=10, rounds=4)
         policy = planner(env, settings, hand_made(slope), learning)
         return kairode.evaluate(env, policy, episodes=1).mean
 
@@ -189,17 +189,17 @@ class Odd(Environment):
 @pytest.mark.parametrize("kind", ["ddpg", "td3", "sac"])
 def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None:
     env = Odd()
-    learning = ActorCriticSettings(kind=kind, hidden=(8, 8), reward_scale=0.1)
-    networks = new_actor_critic(2, 1, learning, key=jax.random.key(1)).networks
-    sight = Sight(Statistics(jnp.asarray(10.0), jnp.array([0.1, -0.2]), jnp.array([40.0, 2.5])), ())
-    settings = PlanSettings(sequences=40, horizon=4, noise=0.6, best=5)
-    policy = dataclasses.replace(planner(env, settings, networks, learning), sight=sight)
+    learning = ActorCriticConfig(kind=kind, hidden=(8, 8), reward_scale=0.1)
+    networks = init_actor_critic(2, 1, learning, key=jax.random.key(1)).networks
+    normalizer = ObsNormalizer(RunningStatistics(jnp.asarray(10.0), jnp.array([0.1, -0.2]), jnp.array([40.0, 2.5])), ())
+    settings = PlanConfig(sequences=40, horizon=4, noise=0.6, best=5)
+    policy = dataclasses.replace(planner(env, settings, networks, learning), normalizer=normalizer)
     noise = np.asarray(jax.random.normal(jax.random.key(2), (4, 1, 40)))
     start = jnp.array([0.3, 0.1])
-    tried, worth = policy.imagine(start, (), jnp.asarray(noise))
+    tried, worth = policy.evaluate_sequences(start, (), jnp.asarray(noise))
 
     def pi(obs):
-        return np.asarray(greedy(learning, networks.actor, sight.features(jnp.asarray(obs, jnp.float32))))
+        return np.asarray(greedy(learning, networks.actor, normalizer.features(jnp.asarray(obs, jnp.float32))))
 
     ends = 0
     for k in range(40):
@@ -215,7 +215,7 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
             alive = alive and not after[0] > 0.8
             obs, t = after, t + tau
         if alive:
-            features = sight.features(jnp.asarray(obs, jnp.float32))
+            features = normalizer.features(jnp.asarray(obs, jnp.float32))
             tail = value(networks.critics, features, jnp.asarray(pi(obs)))
             total += 0.9 ** (t / 0.5) * float(tail) / 0.1
         ends += not alive
@@ -224,25 +224,25 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
     best = np.argsort(np.asarray(worth))[-5:]
     chosen = policy.plan(start, (), key=jax.random.key(5))
     again = np.asarray(jax.random.normal(jax.random.split(jax.random.key(5), 1)[0], (4, 1, 40)))
-    tried, worth = policy.imagine(start, (), jnp.asarray(again))
+    tried, worth = policy.evaluate_sequences(start, (), jnp.asarray(again))
     best = np.argsort(np.asarray(worth))[-5:]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
 
 
 def test_what_is_no_number_is_never_chosen() -> None:
     env = Odd()
-    networks = new_actor_critic(2, 1, LEARNING, key=jax.random.key(1)).networks
-    policy = planner(env, PlanSettings(sequences=40, horizon=2, best=5), networks)
+    networks = init_actor_critic(2, 1, LEARNING, key=jax.random.key(1)).networks
+    policy = planner(env, PlanConfig(sequences=40, horizon=2, best=5), networks)
 
-    class Broken(Truth):
-        def step(self, belief, shown, control):
-            state, seen, tau = Truth.step(self, belief, shown, control)
+    class Broken(TrueDynamics):
+        def step(self, belief, seen_obs, control):
+            state, seen, tau = TrueDynamics.step(self, belief, seen_obs, control)
             return state, jnp.where(jnp.arange(40)[None] % 2 == 0, jnp.nan, seen), tau
 
-    broken = dataclasses.replace(policy, ahead=Broken(env))
+    broken = dataclasses.replace(policy, dynamics=Broken(env))
     chosen = broken.plan(jnp.zeros(2), (), key=jax.random.key(0))
     noise = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (2, 1, 40))
-    tried, worth = policy.imagine(jnp.zeros(2), (), noise)
+    tried, worth = policy.evaluate_sequences(jnp.zeros(2), (), noise)
     known = np.arange(1, 40, 2)
     best = known[np.argsort(np.asarray(worth)[known])[-5:]]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
@@ -251,14 +251,16 @@ def test_what_is_no_number_is_never_chosen() -> None:
 # With learned models.
 
 
-def learned(name: str, seed: int, settings: PlanSettings) -> Planner:
+def learned(name: str, seed: int, settings: PlanConfig) -> Planner:
     env = kairode.make("pendulum")
     spec = env.task.spec
     model_key, agent_key = jax.random.split(jax.random.key(seed))
-    model = build(name, spec, Sizes(latent=6, field_hidden=7, timer_hidden=5), key=model_key)
-    sight = Sight(Statistics(jnp.asarray(100.0), 0.1 * jnp.ones(3), jnp.array([50.0, 50.0, 900.0])), ())
-    networks = new_actor_critic(3, 1, LEARNING, key=agent_key).networks
-    return Planner(Learned(model, sight), env.task, networks, sight, LEARNING, settings)
+    model = build(name, spec, ModelConfig(latent=6, field_hidden=7, timer_hidden=5), key=model_key)
+    normalizer = ObsNormalizer(
+        RunningStatistics(jnp.asarray(100.0), 0.1 * jnp.ones(3), jnp.array([50.0, 50.0, 900.0])), ()
+    )
+    networks = init_actor_critic(3, 1, LEARNING, key=agent_key).networks
+    return Planner(LearnedDynamics(model, normalizer), env.task, networks, normalizer, LEARNING, settings)
 
 
 QUICK = ("dt-rnn", "latent-ode")
@@ -266,23 +268,23 @@ QUICK = ("dt-rnn", "latent-ode")
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
 def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
-    policy = learned(name, 0, PlanSettings(sequences=8, horizon=3, best=2))
-    model, task, sight = policy.ahead.model, policy.task, policy.sight
+    policy = learned(name, 0, PlanConfig(sequences=8, horizon=3, best=2))
+    model, task, normalizer = policy.dynamics.model, policy.task, policy.normalizer
     noise = jax.random.normal(jax.random.key(3), (3, 1, 8))
     obs, z = jnp.array([0.2, 0.9, -1.0]), model.start(key=jax.random.key(4))
-    tried, worth = policy.imagine(obs, z, noise)
+    tried, worth = policy.evaluate_sequences(obs, z, noise)
     for k in range(8):
         here, belief, t, total = obs, z, 0.0, 0.0
         for h in range(3):
             push = 2.0 * tried[h, :, k]
-            features = sight.features(here)
+            features = normalizer.features(here)
             tau = float(model.interval(belief, features, push))
             belief, seen = model.step(belief, features, push, jnp.asarray(tau))
-            after = sight.unnormalised(seen)
+            after = normalizer.unnormalised(seen)
             total += 0.99 ** (t / 0.05) * float(task.reward(here, push, after, jnp.asarray(tau)))
             here, t = after, t + tau
-        action = greedy(LEARNING, policy.networks.actor, sight.features(here))
-        total += 0.99 ** (t / 0.05) * float(value(policy.networks.critics, sight.features(here), action))
+        action = greedy(LEARNING, policy.networks.actor, normalizer.features(here))
+        total += 0.99 ** (t / 0.05) * float(value(policy.networks.critics, normalizer.features(here), action))
         np.testing.assert_allclose(worth[k], total, rtol=2e-4)
 
 
@@ -290,30 +292,37 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
     """On the hopper, whose x is seen by its changes: the plan's reward is of x' - x, wherever it is."""
     env = kairode.make("hopper")
     spec, task = env.task.spec, env.task
-    sight = Sight(Statistics(jnp.asarray(10.0), 0.1 * jnp.ones(12), 10.0 * jnp.ones(12)), Sight.new(spec).places)
-    model = build("rnn", spec, Sizes(latent=6, timer_hidden=5), key=jax.random.key(0))
-    networks = new_actor_critic(12, 3, LEARNING, key=jax.random.key(1)).networks
-    policy = Planner(
-        Learned(model, sight), task, networks, sight, LEARNING, PlanSettings(sequences=6, horizon=1, best=2)
+    normalizer = ObsNormalizer(
+        RunningStatistics(jnp.asarray(10.0), 0.1 * jnp.ones(12), 10.0 * jnp.ones(12)), ObsNormalizer.new(spec).places
     )
-    shown = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
+    model = build("rnn", spec, ModelConfig(latent=6, timer_hidden=5), key=jax.random.key(0))
+    networks = init_actor_critic(12, 3, LEARNING, key=jax.random.key(1)).networks
+    policy = Planner(
+        LearnedDynamics(model, normalizer),
+        task,
+        networks,
+        normalizer,
+        LEARNING,
+        PlanConfig(sequences=6, horizon=1, best=2),
+    )
+    seen_obs = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
     z = model.start(key=jax.random.key(2))
-    tried, worth = policy.imagine(shown, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
+    tried, worth = policy.evaluate_sequences(seen_obs, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
     for k in range(6):
-        tau = model.interval(z, sight.features(shown), tried[0, :, k])
-        after = sight.unnormalised(model.step(z, sight.features(shown), tried[0, :, k], tau)[1])
-        here, there = np.array(shown), np.array(after)
+        tau = model.interval(z, normalizer.features(seen_obs), tried[0, :, k])
+        after = normalizer.unnormalised(model.step(z, normalizer.features(seen_obs), tried[0, :, k], tau)[1])
+        here, there = np.array(seen_obs), np.array(after)
         here[-1], there[-1] = 3.0, 3.0 + float(after[-1])
         total = task.reward(here, np.array(tried[0, :, k]), there, float(tau))
         if not task.terminal(there):
-            action = greedy(LEARNING, networks.actor, sight.features(after))
-            total += 0.99 ** float(tau) * float(value(networks.critics, sight.features(after), action))
+            action = greedy(LEARNING, networks.actor, normalizer.features(after))
+            total += 0.99 ** float(tau) * float(value(networks.critics, normalizer.features(after), action))
         np.testing.assert_allclose(worth[k], total, rtol=1e-3, atol=1e-3)
 
 
 def test_a_fixed_interval_replaces_the_timers() -> None:
-    policy = learned("latent-ode", 0, PlanSettings(sequences=8, horizon=2, best=2))
-    _, _, tau = dataclasses.replace(policy.ahead, held=0.2).step(
+    policy = learned("latent-ode", 0, PlanConfig(sequences=8, horizon=2, best=2))
+    _, _, tau = dataclasses.replace(policy.dynamics, held=0.2).step(
         jnp.zeros((6, 4)), jnp.zeros((3, 4)), jnp.zeros((1, 4))
     )
     np.testing.assert_allclose(tau, 0.2)
@@ -321,10 +330,10 @@ def test_a_fixed_interval_replaces_the_timers() -> None:
 
 def test_chance_differs_from_decision_to_decision() -> None:
     env = kairode.make("pendulum")
-    ahead = Truth(env, lambda obs: jnp.stack([jnp.arctan2(obs[1], obs[0]), obs[2]]))
-    belief, taus = ahead.spread((), jnp.array([1.0, 0.0, 0.0]), 3), []
+    dynamics = TrueDynamics(env, lambda obs: jnp.stack([jnp.arctan2(obs[1], obs[0]), obs[2]]))
+    belief, taus = dynamics.spread((), jnp.array([1.0, 0.0, 0.0]), 3), []
     for _ in range(8):
-        belief, _, tau = ahead.step(belief, jnp.zeros((3, 3)), jnp.zeros((1, 3)))
+        belief, _, tau = dynamics.step(belief, jnp.zeros((3, 3)), jnp.zeros((1, 3)))
         assert len(set(np.asarray(tau).tolist())) == 1
         taus.append(float(tau[0]))
     assert len(set(taus)) > 1
@@ -332,7 +341,7 @@ def test_chance_differs_from_decision_to_decision() -> None:
 
 @pytest.mark.slow
 def test_plans_together_equal_plans_one_by_one() -> None:
-    settings = PlanSettings(sequences=50, horizon=4, best=5, rounds=2)
+    settings = PlanConfig(sequences=50, horizon=4, best=5, rounds=2)
     policies = [learned("latent-ode", seed, settings) for seed in range(3)]
     together = stack(policies)
     keys = jax.random.split(jax.random.key(9), 3)
@@ -351,26 +360,26 @@ def test_plans_together_equal_plans_one_by_one() -> None:
 
 
 def test_a_planner_carries_the_latent_state_of_what_really_happened() -> None:
-    policy = learned("latent-ode", 0, PlanSettings(sequences=20, horizon=2, best=5))
-    model = policy.ahead.model
+    policy = learned("latent-ode", 0, PlanConfig(sequences=20, horizon=2, best=5))
+    model = policy.dynamics.model
     memory = policy.start(key=jax.random.key(0))
     z, obs = memory.belief, jnp.array([1.0, 0.0, 0.5])
     control, memory = policy.act(memory, obs, jnp.zeros(()), key=jax.random.key(1))
     np.testing.assert_array_equal(memory.belief, z)
     later = jnp.array([0.9, 0.1, 0.4])
     _, memory = policy.act(memory, later, jnp.asarray(0.15), key=jax.random.key(2))
-    expected = model.step(z, policy.sight.features(obs), control, jnp.asarray(0.15))[0]
+    expected = model.step(z, policy.normalizer.features(obs), control, jnp.asarray(0.15))[0]
     np.testing.assert_allclose(memory.belief, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(memory.shown, later)
+    np.testing.assert_array_equal(memory.seen_obs, later)
 
 
 def test_bad_settings_are_refused() -> None:
     for wrong in ({"sequences": 0}, {"horizon": -1}, {"best": 2000}, {"noise": -1.0}):
         with pytest.raises(KairodeError):
-            PlanSettings(**wrong)
-    timeless = build("rnn", kairode.make("pendulum").task.spec, Sizes(timer="none"), key=jax.random.key(0))
+            PlanConfig(**wrong)
+    timeless = build("rnn", kairode.make("pendulum").task.spec, ModelConfig(timer="none"), key=jax.random.key(0))
     with pytest.raises(KairodeError, match="timer"):
-        Learned(timeless, Sight.new(timeless.spec))
+        LearnedDynamics(timeless, ObsNormalizer.new(timeless.spec))
     own = build("rnn", timeless.spec, scale=Scale((1.0,) * 3, (2.0,) * 3), key=jax.random.key(0))
     with pytest.raises(KairodeError, match="standardises"):
-        Learned(own, Sight.new(own.spec))
+        LearnedDynamics(own, ObsNormalizer.new(own.spec))

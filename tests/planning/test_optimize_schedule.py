@@ -14,19 +14,19 @@ import scipy.integrate
 import scipy.linalg
 
 import kairode
-from kairode.agents.encoder import Latent, Plain, Recall, Tracked
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder, LatentMemory, TrackedMemory
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.data.rollout import rollout_compiled
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Discrete, Environment, Intervals, Spec, Task, Variable
 from kairode.envs.integrate import integrate
 from kairode.envs.schedule import Decision, Fixed
 from kairode.errors import KairodeError
-from kairode.models.zoo import Sizes, build
-from kairode.planning.lookahead import Believed, Known
-from kairode.planning.optimize_schedule import TRIAL_SEED, best_intervals, check_candidates, frontier
-from kairode.planning.optimized_schedule import Chosen, later_visits
+from kairode.models.zoo import ModelConfig, build
+from kairode.planning.lookahead import ModelLookahead, TrueLookahead
+from kairode.planning.optimize_schedule import TRIAL_SEED, check_candidates, optimize_schedule, sweep_penalties
+from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
 
 KEY = jax.random.key(0)
 A = np.array([[-0.1, 1.0], [-0.8, -0.05]])
@@ -109,9 +109,9 @@ def decision(state: np.ndarray, action: int, time: float = 0.0, count: int = 0) 
     return Decision(obs, jnp.array(action), jnp.array(time), jnp.array(count), (), obs)
 
 
-def chosen(env: Environment, q: ReLUNetwork | None = None, **options: Any) -> Chosen:
-    policy = SoftGreedy(q or Quadratic((), ()), Plain(), env.task.spec, 0.0, accrues=True)
-    return best_intervals(env, policy, env, **options)
+def chosen(env: Environment, q: ReLUNetwork | None = None, **options: Any) -> OptimizedSchedule:
+    policy = QPolicy(q or Quadratic((), ()), IdentityEncoder(), env.task.spec, 0.0, accrues=True)
+    return optimize_schedule(env, policy, env, **options)
 
 
 def starts(count: int) -> list[tuple[np.ndarray, int]]:
@@ -199,19 +199,19 @@ class Nothing(ReLUNetwork):
 def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     env = Goal()
     task = env.task
-    policy = SoftGreedy(Nothing((), ()), Plain(), task.spec, 0.0, accrues=True)
+    policy = QPolicy(Nothing((), ()), IdentityEncoder(), task.spec, 0.0, accrues=True)
     here = Decision(jnp.array([0.7]), jnp.array(2), jnp.zeros(()), jnp.array(0), (), jnp.array([0.7]))
-    worths = best_intervals(env, policy, env).worths(here, key=KEY)
+    worths = optimize_schedule(env, policy, env).worths(here, key=KEY)
     # Over the line after 4.3 s: from the fifth second on nothing more is earned or lost.
     rewards = [GAMMA ** (i - 1) * (-1 + 10 * (i == 5)) for i in range(1, 6)]
     by_hand = [sum(rewards[:tau]) + (GAMMA**tau * -20 if tau < 5 else 0) for tau in range(1, 6)]
     np.testing.assert_allclose(worths[:5], by_hand, rtol=1e-5)
     np.testing.assert_allclose(worths[5:], worths[4], rtol=1e-5)
-    flowing = best_intervals(env, policy, env, continuous=True, taus=(0.5, 9.0))
+    flowing = optimize_schedule(env, policy, env, continuous=True, taus=(0.5, 9.0))
     assert float(flowing.interval(jnp.zeros(()), here, key=KEY)) >= 4.3
     # Where the goal is not worth it, stop short of it.
     keen = dataclasses.replace(policy, q=Quadratic((), ()))
-    far = dataclasses.replace(best_intervals(env, keen, env, continuous=True, taus=(0.5, 9.0)), q=Worth((), ()))
+    far = dataclasses.replace(optimize_schedule(env, keen, env, continuous=True, taus=(0.5, 9.0)), q=Worth((), ()))
     assert float(far.interval(jnp.zeros(()), here, key=KEY)) < 4.3
 
 
@@ -224,9 +224,9 @@ class Worth(ReLUNetwork):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"budget": 9}, {"quantile": 0.5}, {"price": 0.01}])
-def test_continuous_intervals_with_other_wishes(line: tuple["Line", SoftGreedy], options: dict[str, Any]) -> None:
+def test_continuous_intervals_with_other_wishes(line: tuple["Line", QPolicy], options: dict[str, Any]) -> None:
     env, policy = line
-    schedule = best_intervals(env, policy, env, continuous=True, taus=(1.0, 10.0), **options)
+    schedule = optimize_schedule(env, policy, env, continuous=True, taus=(1.0, 10.0), **options)
     keys = jax.random.split(jax.random.key(6), 16)
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.isfinite(found.records.interval).all()
@@ -250,34 +250,36 @@ def test_candidates_are_multiples_of_the_finest_step() -> None:
 def test_latent_states_are_carried_along_as_by_hand() -> None:
     """Under a schedule that models choose, in collected episodes and in practice."""
     env = kairode.make("gridworld", horizon=20.0)
-    models = [build("dt-rnn", env.task.spec, Sizes(latent=3, timer="none"), key=jax.random.key(i)) for i in range(2)]
+    models = [
+        build("dt-rnn", env.task.spec, ModelConfig(latent=3, timer="none"), key=jax.random.key(i)) for i in range(2)
+    ]
     q = ReLUNetwork.new(2, 8, 8, key=KEY)
-    policy = SoftGreedy(q, Plain(), env.task.spec, 0.0, accrues=True)
-    schedule = best_intervals(models, policy, env)
+    policy = QPolicy(q, IdentityEncoder(), env.task.spec, 0.0, accrues=True)
+    schedule = optimize_schedule(models, policy, env)
     found = kairode.collect(env, policy, episodes=1, schedule=schedule)
     choose = eqx.filter_jit(lambda d: schedule.interval(jnp.zeros(()), d, key=KEY))
     step = eqx.filter_jit(lambda model, *x: model.step(*x)[0])
     z = [jnp.zeros(3) for _ in models]
     for k in range(int(found.length[0])):
         obs, action = jnp.asarray(found.observation[0, k]), jnp.asarray(found.action[0, k])
-        memory = Tracked((), Recall(jnp.stack(z), obs, action))
+        memory = TrackedMemory((), LatentMemory(jnp.stack(z), obs, action))
         here = Decision(obs, action, jnp.asarray(found.time[0, k], jnp.float32), jnp.array(k), memory, ())
         tau = choose(here)
         assert float(tau) == found.interval[0, k]
         z = [step(model, state, obs, action, tau) for model, state in zip(models, z, strict=True)]
-    sees = Latent(models[0])
-    latent = SoftGreedy(ReLUNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
+    sees = LatentEncoder(models[0])
+    latent = QPolicy(ReLUNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
     for options in ({}, {"price": 0.1}, {"budget": 5}):
-        timed = best_intervals(models, latent, env, **options)
+        timed = optimize_schedule(models, latent, env, **options)
         assert kairode.evaluate(env, latent, schedule=timed, episodes=2).returns.shape == (2,)
 
 
 @pytest.mark.slow
-def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", SoftGreedy]) -> None:
+def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", QPolicy]) -> None:
     env, policy = line
-    schedule = best_intervals(env, policy, env, price=0.003)
+    schedule = optimize_schedule(env, policy, env, price=0.003)
     found = kairode.evaluate(env, policy, schedule=schedule, episodes=8)
-    accrued = kairode.evaluate(Accruing.of(env, 10.0), policy, schedule=schedule, episodes=8, accrue=False)
+    accrued = kairode.evaluate(AccruedRewards.of(env, 10.0), policy, schedule=schedule, episodes=8, accrue=False)
     np.testing.assert_allclose(found.returns, accrued.returns)
     assert found.mean < 1.5 * kairode.evaluate(env, policy, schedule=schedule, episodes=8, accrue=False).mean
     np.testing.assert_allclose(found.scores.time, 60.0)
@@ -289,12 +291,14 @@ def test_models_as_by_hand() -> None:
     """Every candidate by a step of the model alone, sums in NumPy; quantiles over several models."""
     env = kairode.make("hiv")
     spec, task = env.task.spec, env.task
-    models = [build("latent-ode", spec, Sizes(latent=4), key=jax.random.key(i)) for i in range(3)]
+    models = [build("latent-ode", spec, ModelConfig(latent=4), key=jax.random.key(i)) for i in range(3)]
     q = ReLUNetwork.new(6, 8, 4, key=KEY)
-    policy = SoftGreedy(q, Plain(), spec, 0.0, 1e-3, accrues=True)
+    policy = QPolicy(q, IdentityEncoder(), spec, 0.0, 1e-3, accrues=True)
     obs, action = env.observe(env.reset(key=KEY)), jnp.array(2)
     zs = jnp.stack([model.start(key=jax.random.key(7 + i)) for i, model in enumerate(models)])
-    here = Decision(obs, action, jnp.zeros(()), jnp.zeros((), int), Tracked((), Recall(zs, obs, action)), ())
+    here = Decision(
+        obs, action, jnp.zeros(()), jnp.zeros((), int), TrackedMemory((), LatentMemory(zs, obs, action)), ()
+    )
     each = np.zeros((3, 14))
     for m, model in enumerate(models):
         before, earned = obs, 0.0
@@ -303,12 +307,12 @@ def test_models_as_by_hand() -> None:
             earned += 0.995 ** (tau - 1) * float(task.reward(before, action, seen, jnp.array(1.0)))
             each[m, tau - 1] = earned + 0.995**tau * float(q(seen).max()) / 1e-3
             before = seen
-    schedule = best_intervals(models, policy, env)
+    schedule = optimize_schedule(models, policy, env)
     np.testing.assert_allclose(schedule.worths(here, key=KEY), each.mean(0), rtol=1e-4)
-    cautious = best_intervals(models, policy, env, quantile=0.25)
+    cautious = optimize_schedule(models, policy, env, quantile=0.25)
     waiting = np.quantile(each - each[:, :1], 0.25, axis=0)
     np.testing.assert_allclose(cautious.worths(here, key=KEY), each[:, 0].mean() + waiting, rtol=1e-3, atol=2.0)
-    priced = best_intervals(models, policy, env.task, price=50.0)
+    priced = optimize_schedule(models, policy, env.task, price=50.0)
     count = np.array([sum(0.995 ** (tau * k) for k in range(1, math.ceil(1000 / tau))) for tau in range(1, 15)])
     lost = np.asarray(schedule.worths(here, key=KEY) - priced.worths(here, key=KEY))
     np.testing.assert_allclose(lost, 50 * count, rtol=0.02, atol=2.0)
@@ -349,8 +353,8 @@ class Table(ReLUNetwork):
 
     def __call__(self, features: Any) -> Any:
         grid = jnp.linspace(-4.0, 4.0, self.values.shape[1])
-        look = jax.vmap(lambda v: jnp.interp(features[..., 0], grid, v))
-        return jnp.moveaxis(look(self.values), 0, -1)
+        validate = jax.vmap(lambda v: jnp.interp(features[..., 0], grid, v))
+        return jnp.moveaxis(validate(self.values), 0, -1)
 
 
 def solved() -> Table:
@@ -365,45 +369,45 @@ def solved() -> Table:
 
 
 @pytest.fixture(scope="module")
-def line() -> tuple[Line, SoftGreedy]:
+def line() -> tuple[Line, QPolicy]:
     env = Line()
-    return env, SoftGreedy(solved(), Plain(), env.task.spec, 0.0, accrues=True)
+    return env, QPolicy(solved(), IdentityEncoder(), env.task.spec, 0.0, accrues=True)
 
 
-def returned(env: Environment, policy: SoftGreedy, schedule: Any) -> tuple[float, float]:
+def returned(env: Environment, policy: QPolicy, schedule: Any) -> tuple[float, float]:
     """Mean return, rewards on every second, and visits of episodes from 64 starts."""
     keys = jax.random.split(jax.random.key(5), 64)
-    found = rollout_compiled(Accruing.of(env, 10.0), schedule.accompany(policy), schedule, keys, 60)
+    found = rollout_compiled(AccruedRewards.of(env, 10.0), schedule.track(policy), schedule, keys, 60)
     times = np.cumsum(found.records.interval, axis=0) - found.records.interval
     return float((GAMMA**times * found.records.reward).sum(0).mean()), float(np.mean(found.length))
 
 
-def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, SoftGreedy]) -> None:
+def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
     often, all_visits = returned(env, policy, Fixed(1.0))
-    free, visits = returned(env, policy, best_intervals(env, policy, env))
+    free, visits = returned(env, policy, optimize_schedule(env, policy, env))
     assert free >= often - 1e-3 * abs(often)
     assert visits < all_visits == 60
-    some, fewer = returned(env, policy, best_intervals(env, policy, env, price=0.003))
+    some, fewer = returned(env, policy, optimize_schedule(env, policy, env, price=0.003))
     assert some >= often - 0.02 * abs(often)
     assert fewer < 0.25 * all_visits  # the paper's three quarters
     # Fixed intervals with as few visits lose several times as much.
     assert returned(env, policy, Fixed(5.0))[0] < 5 * often
 
 
-def test_rising_prices_never_raise_the_visits(line: tuple[Line, SoftGreedy]) -> None:
+def test_rising_prices_never_raise_the_visits(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
     prices = (0.0, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0)
-    visits = [returned(env, policy, best_intervals(env, policy, env, price=price))[1] for price in prices]
+    visits = [returned(env, policy, optimize_schedule(env, policy, env, price=price))[1] for price in prices]
     assert all(later <= 1.05 * sooner + 0.5 for sooner, later in itertools.pairwise(visits))
     assert visits[-1] < 7  # hardly anything but the longest
     assert visits[0] > 50
 
 
 @pytest.mark.parametrize("budget", [6, 10, 25])
-def test_a_budget_is_kept_whatever_happens(line: tuple[Line, SoftGreedy], budget: int) -> None:
+def test_a_budget_is_kept_whatever_happens(line: tuple[Line, QPolicy], budget: int) -> None:
     env, policy = line
-    schedule = best_intervals(env, policy, env, budget=budget)
+    schedule = optimize_schedule(env, policy, env, budget=budget)
     keys = jax.random.split(jax.random.key(6), 64)
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.max(found.length) <= budget
@@ -413,22 +417,24 @@ def test_a_budget_is_kept_whatever_happens(line: tuple[Line, SoftGreedy], budget
     assert worth >= every - 1e-3 * abs(every)
 
 
-def test_what_shadow_prices_come_to(line: tuple[Line, SoftGreedy]) -> None:
+def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
-    tried = frontier(best_intervals(env, policy, env), policy, env)
+    tried = sweep_penalties(optimize_schedule(env, policy, env), policy, env)
     # A rising price moves the choice to fewer (discounted) visits, never to more.
     chosen_at = [np.flatnonzero(tried.prices == tried.at_price(price))[0] for price in np.logspace(-4, 3, 30)]
     assert (np.diff(tried.weighed[chosen_at]) <= 0).all()
     assert len(set(chosen_at)) > 3
-    within = frontier(best_intervals(env, None, env, budget=12).informed(policy.q), policy, env)
-    assert within.visits.max() <= 12 < tried.visits.max()
-    assert within.returns.max() > np.median(within.returns)
+    obs_bounds = sweep_penalties(optimize_schedule(env, None, env, budget=12).with_q(policy.q), policy, env)
+    assert obs_bounds.visits.max() <= 12 < tried.visits.max()
+    assert obs_bounds.returns.max() > np.median(obs_bounds.returns)
     # By hand, at one of them, decision by decision.
-    now = dataclasses.replace(best_intervals(env, policy, env), shadow=jnp.asarray(tried.prices[8], jnp.float32))
+    now = dataclasses.replace(
+        optimize_schedule(env, policy, env), visit_penalty=jnp.asarray(tried.prices[8], jnp.float32)
+    )
     choose = eqx.filter_jit(lambda d: now.interval(jnp.zeros(()), d, key=KEY))
-    few = frontier(best_intervals(env, policy, env), policy, env, episodes=3)
+    few = sweep_penalties(optimize_schedule(env, policy, env), policy, env, episodes=3)
     returns, visits = [], []
-    now = dataclasses.replace(now, shadow=jnp.asarray(few.prices[8], jnp.float32))
+    now = dataclasses.replace(now, visit_penalty=jnp.asarray(few.prices[8], jnp.float32))
     for key in jax.random.split(jax.random.key(TRIAL_SEED), 3):
         start = kairode.data.rollout.start(env, policy, key)
         x, time, total, count = np.asarray(start.moment.state, np.float64), 0.0, 0.0, 0
@@ -453,11 +459,11 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
     options = {"hidden": (32, 32), "batch": 32, "capacity": 2000, "learning_rate": 2e-3, "double": True}
     cheap, dear = (
         kairode.learn(
-            None, env, schedule=best_intervals(env, None, env, price=price), episodes=60, cooldown=0.3, **options
+            None, env, schedule=optimize_schedule(env, None, env, price=price), episodes=60, cooldown=0.3, **options
         )
         for price in (0.0, 5.0)
     )
-    results = [returned(env, p, best_intervals(env, p, env)) for p in (cheap, dear)]
+    results = [returned(env, p, optimize_schedule(env, p, env)) for p in (cheap, dear)]
     chance = returned(env, kairode.learn(None, env, schedule=1, episodes=1, **options), Fixed(1.0))[0]
     assert results[0][0] > 0.5 * chance  # returns are negative
     assert results[1][1] < 0.7 * results[0][1]
@@ -485,16 +491,16 @@ def test_refused(options: dict[str, Any], said: str) -> None:
 
 def test_refused_without_what_it_needs() -> None:
     env = kairode.make("hiv")
-    model = build("latent-ode", env.task.spec, Sizes(latent=4), key=KEY)
-    policy = SoftGreedy(ReLUNetwork.new(6, 8, 4, key=KEY), Plain(), env.task.spec)
+    model = build("latent-ode", env.task.spec, ModelConfig(latent=4), key=KEY)
+    policy = QPolicy(ReLUNetwork.new(6, 8, 4, key=KEY), IdentityEncoder(), env.task.spec)
     with pytest.warns(UserWarning, match="values are of one reward a decision"):
-        schedule = best_intervals(model, policy, env)
-    assert isinstance(schedule.foresight, Believed)
+        schedule = optimize_schedule(model, policy, env)
+    assert isinstance(schedule.lookahead, ModelLookahead)
     with pytest.raises(KairodeError, match=r"use it with kairode\.evaluate"):
         schedule.worths(decision(np.zeros(6), 0), key=KEY)
-    unlearned = best_intervals(env, None, env)
-    assert isinstance(unlearned.foresight, Known)
+    unlearned = optimize_schedule(env, None, env)
+    assert isinstance(unlearned.lookahead, TrueLookahead)
     with pytest.raises(KairodeError, match="no policy yet"):
         kairode.collect(env, lambda obs, key: jnp.array(0), episodes=1, schedule=unlearned)
     with pytest.raises(KairodeError, match="chosen by fitted models"):
-        best_intervals([], dataclasses.replace(policy, accrues=True), env)
+        optimize_schedule([], dataclasses.replace(policy, accrues=True), env)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.report.compare import runs_listing, together, together_said
+from kairode.report.compare import compare_runs, comparison_sentence, runs_listing
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def runs(tmp_path) -> list[Path]:
 
 
 def test_mean_spread_and_sentence(runs) -> None:
-    made = together(runs)
+    made = compare_runs(runs)
     first = json.loads((runs[0] / "record.json").read_text())["figures"]
     mine = first["tests"]["imagination"]["return"]
     assert made["config"]["seed"] == [0, 1]
@@ -42,7 +42,7 @@ def test_mean_spread_and_sentence(runs) -> None:
     assert one["as few"] == max(rare), "229 visits in 1000 days: every five days at most"
     listing = runs_listing(made)
     assert [row[0] for row in listing.rows] == ["seed 0", "seed 1", "mean", "std"]
-    assert together_said(made) == (
+    assert comparison_sentence(made) == (
         "Of 2 runs the policy returned more than the best constant one in 2 of 2, more than the model-free one in 1 of "
         "2; chosen visits more than fixed ones with as few in 2 of 2."
     )
@@ -50,12 +50,12 @@ def test_mean_spread_and_sentence(runs) -> None:
 
 def test_only_seeds_may_differ(runs) -> None:
     with pytest.raises(KairodeError, match="same seed"):
-        together([runs[0], runs[0]])
+        compare_runs([runs[0], runs[0]])
     other = json.loads((runs[1] / "record.json").read_text())
     other["config"]["fits"] = 2
     (runs[1] / "record.json").write_text(json.dumps(other))
     with pytest.raises(KairodeError, match="differ by more than their seeds"):
-        together(runs)
+        compare_runs(runs)
 
 
 def test_report_of_several_runs(typed, runs, tmp_path) -> None:

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.dqn import DQNSettings
+from kairode.agents.dqn import DQNConfig
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
-from kairode.agents.train_step import real_transitions
+from kairode.agents.train_step import transitions_from_data
 from kairode.data.describe import spec_to_dict
 from kairode.runs.findings import best_constant, on_the_system
-from kairode.algorithms.learn import learn_more
-from kairode.runs.pipeline import Spent
+from kairode.algorithms.learn import learn_with_curve
+from kairode.runs.pipeline import StageTimer
 from kairode.config.run import command, usual
 from kairode.paper.studies import LOOK_SEED
 from kairode.report.run_page import write_run_page
-from kairode.report.summary import policy_said, visits_said
+from kairode.report.summary import policy_sentence, schedule_sentence
 from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
@@ -117,7 +117,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     real = {"imagination": 20, "model-free": 50}
     spec = kairode.make("gridworld").task.spec
     figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
-    said = policy_said({"figures": figures, "config": {"schedule": 5.0}})
+    said = policy_sentence({"figures": figures, "config": {"schedule": 5.0}})
     assert "above random actions (-150)" in said
     assert "about level with the best constant policy, always up (-41)" in said
     assert "below the model-free policy of 50 real episodes (-34)" in said
@@ -129,7 +129,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     fixed = {"every 1": row(-30.0, 30.0), "every 2": row(-32.0, 15.0)}
     rows = {**fixed, "every 2": row(-35.0, 15.0), "price 0.5": row(-31.0, 20.0)}
     found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
-    said = visits_said(found, spec)
+    said = schedule_sentence(found, spec)
     assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
     assert "above the run's policies at fixed intervals with as few visits (-32 at most, every 2 seconds)" in said
     assert "at their best fixed interval (every second, 30 visits) they return -30" in said
@@ -137,10 +137,10 @@ def test_what_is_said_of_a_run_is_of_that_run():
 
 def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        Spent(tmp_path / "stages.json").timed("tests", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        StageTimer(tmp_path / "stages.json").timed("tests", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     before = json.loads((tmp_path / "stages.json").read_text())
     (tmp_path / "stages.json").write_text(json.dumps({name: seconds + 5 for name, seconds in before.items()}))
-    again = Spent(tmp_path / "stages.json")
+    again = StageTimer(tmp_path / "stages.json")
     assert again.timed("tests", lambda: 3) == 3
     assert again.seconds["tests"] >= 5
 
@@ -196,7 +196,7 @@ def test_branches_are_judged_over_whole_episodes():
     data = kairode.collect(env, episodes=12, seed=0)
     models = [kairode.fit("rnn", data, seed=seed, iterations=2) for seed in range(3)]
     small = {"episodes": 4, "branch": 5, "every": 20, "hidden": (16, 16), "batch": 16, "capacity": 512}
-    found = learn_more(models, env, data=data, schedule=5, watch=env, **small)
+    found = learn_with_curve(models, env, data=data, schedule=5, watch=env, **small)
     assert found.policy.spec == env.task.spec
     assert found.practised.decisions == [20]  # four branches of five decisions
     # a visit every 5 of 60 days: the look at the real system is of 12 decisions
@@ -208,8 +208,8 @@ def test_branches_are_judged_over_whole_episodes():
 def test_experience_in_the_replay_belongs_to_the_schedule():
     env = kairode.make("hiv", horizon=60)
     data = kairode.collect(env, episodes=12, seed=0)
-    everything = real_transitions(DQNSettings(), data, env.task.spec)
-    five = real_transitions(DQNSettings(), data, env.task.spec, 5.0)
+    everything = transitions_from_data(DQNConfig(), data, env.task.spec)
+    five = transitions_from_data(DQNConfig(), data, env.task.spec, 5.0)
     assert len(everything.action) == data.decisions
     assert len(five.action) == (data.interval == 5).sum() > 0
     np.testing.assert_allclose(five.discount, 0.995**5, rtol=1e-5)

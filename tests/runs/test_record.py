@@ -9,14 +9,14 @@ import pytest
 
 from kairode.errors import KairodeError
 from kairode.runs.pipeline import run
-from kairode.runs.record import commit, processor, record, save
+from kairode.runs.record import commit, processor, record, save_json
 from kairode.config.run import Run, command, usual
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:
     config = {"env": "hiv", "episodes": 5, "seed": 7, "fields": {}}
     made = record("run", config, {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
-    save(tmp_path / "record.json", made)
+    save_json(tmp_path / "record.json", made)
     back = json.loads((tmp_path / "record.json").read_text())
     assert back == made
     assert back["config"] == config

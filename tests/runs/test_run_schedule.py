@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.dqn import DQNSettings
+from kairode.agents.dqn import DQNConfig
 from kairode.data.policy import Constant
-from kairode.envs.accrual import Accruing, undiscounted
+from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.runs.pipeline import run
 from kairode.runs.record import save
 from kairode.config.run import Run
-from kairode.runs.schedule import Wish, check_wish, chosen_of
+from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of
 from kairode.runs.load import read_run
-from kairode.paper.schedule_study import STUDIES, Visits, intervals_by_condition, run_visits, visits_record
+from kairode.paper.schedule_study import STUDIES, ScheduleStudy, intervals_by_condition, run_schedule_study, schedule_study_record
 from kairode.report.schedule import gathered, said
 
-SMALL = DQNSettings(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
+SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     # What the table says of a fixed interval is what Python finds.
     source = read_run(folder)
     policy = kairode.load_policy(folder / "schedule")
-    found = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=4, schedule=3)
+    found = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=4, schedule=3)
     assert rows["every 3"]["return"] == pytest.approx(float(found.scores.discounted.mean()), rel=1e-4)
     assert rows["every 3"]["visits"] == found.figures()["decisions"]
 
@@ -102,10 +102,10 @@ def test_a_run_chooses_its_own_visits(typed, folder):
         ({"prices": ()}, "at least one price"),
     ],
 )
-def test_wishes_that_cannot_be(tmp_path, wish, reason):
+def test_wishes_that_cannot_be(tmp_path, config, reason):
     env = kairode.make("gridworld", horizon=30.0)
     with pytest.raises(kairode.KairodeError, match=reason):
-        check_wish(Wish(**wish), env.task.spec)
+        check_schedule_config(ScheduleConfig(**config), env.task.spec)
 
 
 def test_no_run(typed, tmp_path):
@@ -125,12 +125,12 @@ def test_no_run(typed, tmp_path):
 
 @pytest.mark.slow
 def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
-    fixed = Visits("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
+    fixed = ScheduleStudy("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
     chosen = dataclasses.replace(fixed, by="truth", taus=(), prices=(0.0, 1.0))
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
-        figures = run_visits(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
-        save(tmp_path / "results" / f"gridworld-{name}.json", visits_record(f"gridworld-{name}", study, figures, 1.0))
+        figures = run_schedule_study(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
+        save(tmp_path / "results" / f"gridworld-{name}.json", schedule_study_record(f"gridworld-{name}", study, figures, 1.0))
         for point in figures["points"].values():
             assert np.isfinite(point["return"] + point["plain"]).all()
             assert len(point["visits"]) == 2
@@ -213,7 +213,7 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
     source, policy, schedule = chosen_of(place)
     assert len(source.data) == 14
-    seen = kairode.evaluate(Accruing.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
+    seen = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
     assert told["rows"]["price 0"]["return"] == pytest.approx(float(seen.scores.discounted.mean()), rel=1e-4)
     assert figures("--revisits", "2")["real_episodes"] == 16
     assert figures("--revisits", "0")["real_episodes"] == 12

@@ -18,16 +18,16 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
-from kairode.models.zoo import Sizes, build
+from kairode.models.zoo import ModelConfig, build
 from kairode.training import checkpoint, loop
-from kairode.training.evaluate_model import check_solver, judge
-from kairode.training.loop import Report, train
-from kairode.training.losses import Weights
+from kairode.training.evaluate_model import check_solver, evaluate_model
+from kairode.training.loop import FitProgress, train
+from kairode.training.losses import LossWeights
 from kairode.training.model_files import load_models, save_models
-from kairode.training.step import FitSettings, advance
+from kairode.training.step import TrainingConfig, run_iterations
 
-SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
-QUICK = FitSettings(iterations=12, batch=4, every=4)
+SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+QUICK = TrainingConfig(iterations=12, batch=4, every=4)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def data() -> Trajectory:
     return kairode.collect(kairode.make("hiv", horizon=60), episodes=20, seed=0)
 
 
-def stacked(name: str, spec: Spec, seeds: int, sizes: Sizes = SMALL) -> DynamicsModel:
+def stacked(name: str, spec: Spec, seeds: int, sizes: ModelConfig = SMALL) -> DynamicsModel:
     keys = jax.random.split(jax.random.key(0), seeds)
     return eqx.filter_vmap(lambda key: build(name, spec, sizes, key=key))(keys)
 
@@ -58,13 +58,13 @@ def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
 def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
     """A learning rate that ruins everything: the best look was an early one, and fitting stops after two more."""
     wild = dataclasses.replace(QUICK, iterations=400, every=4, learning_rate=1.0, patience=2)
-    seen: list[Report] = []
-    fitted = train(stacked("rnn", data.spec, 2), wild, data, data, seeds=[0, 1], tell=seen.append)
+    seen: list[FitProgress] = []
+    fitted = train(stacked("rnn", data.spec, 2), wild, data, data, seeds=[0, 1], callback=seen.append)
     assert max(fitted.iterations) < 400
     for i in range(2):
         looks = [report.validation[i] for report in seen if report.validation is not None]
         assert fitted.validation[i] == pytest.approx(min(looks))
-        assert judge(fitted.models[i], data).error == pytest.approx(min(looks), rel=1e-4)
+        assert evaluate_model(fitted.models[i], data).error == pytest.approx(min(looks), rel=1e-4)
 
 
 def test_bad_batches_are_skipped_and_counted(data: Trajectory) -> None:
@@ -92,7 +92,7 @@ def test_a_solver_out_of_steps_says_so(data: Trajectory) -> None:
     with pytest.raises(KairodeError, match="solver needs more than its 2 steps"):
         train(spun, dataclasses.replace(QUICK, iterations=50), data, data, seeds=[0])
     with pytest.raises(KairodeError, match="more than the 2 steps"):
-        judge(jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, spun), data)
+        evaluate_model(jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, spun), data)
 
 
 def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
@@ -100,9 +100,9 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
     shorter = kairode.collect(kairode.make("hiv", horizon=52), episodes=17, seed=3)
     shorter = dataclasses.replace(shorter, spec=data.spec)
     train(models, QUICK, data, data, seeds=[0])
-    before = advance._cache_size()
+    before = run_iterations._cache_size()
     train(models, QUICK, shorter, data, seeds=[0])
-    assert advance._cache_size() == before
+    assert run_iterations._cache_size() == before
 
 
 @pytest.mark.slow
@@ -113,12 +113,12 @@ def test_stopped_and_resumed_is_never_stopped(
     models = stacked("latent-ode", data.spec, 2)
     whole = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "whole")
 
-    def stop(report: Report) -> None:
+    def stop(report: FitProgress) -> None:
         if report.iteration == 8:
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "cut", tell=stop)
+        train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "cut", callback=stop)
     assert int(json.loads((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]) == 8
     resumed = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "cut")
     for a, b in zip(whole.models, resumed.models, strict=True):
@@ -162,7 +162,7 @@ def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None
 )
 def test_settings_that_make_no_sense(wrong: dict) -> None:
     with pytest.raises(KairodeError, match=next(iter(wrong))):
-        FitSettings(**wrong)
+        TrainingConfig(**wrong)
 
 
 def test_cooldown_ends_at_rest(data: Trajectory) -> None:
@@ -224,15 +224,15 @@ UNSEEN = {"twice as long": (3.0,), "half as long": (0.25,), "between": (0.6, 0.8
 def recovered() -> dict[str, dict[str, float]]:
     """Test errors of four models, on intervals of training and on others."""
     train_data, valid = oscillator(300, (0.5, 1.0, 1.5), 0), oscillator(50, (0.5, 1.0, 1.5), 1)
-    settings = FitSettings(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
-    settings = dataclasses.replace(settings, weights=Weights(timer=0.0))
+    settings = TrainingConfig(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
+    settings = dataclasses.replace(settings, weights=LossWeights(timer=0.0))
     # Four steps: with two, an interval of 3 s takes steps of 1.5 s, whose own error adds much to the field's.
-    sizes = Sizes(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
+    sizes = ModelConfig(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
     found = {}
     for name in ("latent-ode", "rnn", "dt-rnn", "decay-rnn"):
         [model] = train(stacked(name, LINEAR, 1, sizes), settings, train_data, valid, seeds=[0]).models
-        found[name] = {"seen": judge(model, oscillator(100, (0.5, 1.0, 1.5), 2)).error}
-        found[name] |= {case: judge(model, oscillator(100, taus, 3)).error for case, taus in UNSEEN.items()}
+        found[name] = {"seen": evaluate_model(model, oscillator(100, (0.5, 1.0, 1.5), 2)).error}
+        found[name] |= {case: evaluate_model(model, oscillator(100, taus, 3)).error for case, taus in UNSEEN.items()}
     print(found)
     return found
 
@@ -261,7 +261,7 @@ def test_solver_check_sees_a_coarse_solver(data: Trajectory) -> None:
 
 def test_judgement_by_hand(data: Trajectory) -> None:
     model = build("rnn", data.spec, SMALL, key=jax.random.key(0))
-    found, predicted = judge(model, data), predict(model, data)
+    found, predicted = evaluate_model(model, data), predict(model, data)
     squares = [(predicted[n, :m] - data.observation[n, 1 : m + 1]) ** 2 for n, m in enumerate(data.length)]
     each = np.concatenate(squares)
     assert found.error == pytest.approx(each.mean(), rel=1e-5)

@@ -10,11 +10,11 @@ import pytest
 import kairode
 from kairode.data.trajectory import Trajectory
 from kairode.models.predict import Episodes, encode, follow, prepare
-from kairode.models.zoo import MODELS, Sizes, build
+from kairode.models.zoo import MODELS, ModelConfig, build
 from kairode.training.batches import batch_numbers, pad, pieces
-from kairode.training.losses import Weights, objective, state_error
+from kairode.training.losses import LossWeights, objective, state_error
 
-SMALL = Sizes(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def test_padding_changes_nothing(name: str, uneven: Trajectory) -> None:
     model = build(name, uneven.spec, SMALL, key=jax.random.key(0))
     data = prepare(model, uneven)
     key, noise_key = jax.random.key(1), jax.random.split(jax.random.key(1), 3)[0]
-    terms = objective(model, on_device(data), Weights(), truth=None, warm=jnp.ones(()), key=key)
+    terms = objective(model, on_device(data), LossWeights(), truth=None, warm=jnp.ones(()), key=key)
     padded = pad(data)
     longer = jax.tree.map(lambda x: x[: len(uneven)], padded)
     assert longer.tau.shape[1] > data.tau.shape[1]
     for a, b in zip(
-        terms, objective(model, on_device(longer), Weights(), truth=None, warm=jnp.ones(()), key=key), strict=True
+        terms, objective(model, on_device(longer), LossWeights(), truth=None, warm=jnp.ones(()), key=key), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
@@ -68,7 +68,7 @@ def test_padding_changes_nothing(name: str, uneven: Trajectory) -> None:
 def test_weights_and_warm_up(uneven: Trajectory) -> None:
     model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))
     data, key = on_device(prepare(model, uneven)), jax.random.key(1)
-    weights = Weights(kl=0.5, timer=0.2)
+    weights = LossWeights(kl=0.5, timer=0.2)
     half = objective(model, data, weights, truth=None, warm=jnp.asarray(0.5), key=key)
     np.testing.assert_allclose(half.total, half.state + 0.25 * half.kl + 0.2 * half.timer, rtol=1e-5)
     assert half.kl > 0
@@ -79,7 +79,7 @@ def test_regularisers_of_the_field(uneven: Trajectory) -> None:
     """Each against its definition at the start of every flow, with Jacobians from forward mode."""
     model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))
     data, key = on_device(prepare(model, uneven)), jax.random.key(1)
-    plain = objective(model, data, Weights(), truth=None, warm=jnp.ones(()), key=key)
+    plain = objective(model, data, LossWeights(), truth=None, warm=jnp.ones(()), key=key)
     assert plain.field == 0
     q = encode(model, data)
     z = q.draw(jax.random.normal(jax.random.split(key, 3)[0], q.mean.shape))
@@ -93,12 +93,12 @@ def test_regularisers_of_the_field(uneven: Trajectory) -> None:
         energy.append((speed**2).mean())
         curvature.append(((jacobian @ speed) ** 2).mean())
         frobenius.append((jacobian**2).sum() / 4)
-    for weights, expected in ((Weights(energy=2.0), energy), (Weights(curvature=2.0), curvature)):
+    for weights, expected in ((LossWeights(energy=2.0), energy), (LossWeights(curvature=2.0), curvature)):
         found = objective(model, data, weights, truth=None, warm=jnp.ones(()), key=key)
         np.testing.assert_allclose(found.field, 2 * np.mean(expected), rtol=1e-3)
         np.testing.assert_allclose(found.total - plain.total, found.field, atol=1e-4)
     noisy = [
-        float(objective(model, data, Weights(jacobian=1.0), truth=None, warm=jnp.ones(()), key=k).field)
+        float(objective(model, data, LossWeights(jacobian=1.0), truth=None, warm=jnp.ones(()), key=k).field)
         for k in jax.random.split(key, 60)
     ]
     assert abs(np.mean(noisy) / np.mean(frobenius) - 1) < 0.25
@@ -110,7 +110,7 @@ def test_scheduled_sampling_in_the_objective(uneven: Trajectory) -> None:
 
     def state(truth: float | None) -> float:
         given = None if truth is None else jnp.asarray(truth)
-        return float(objective(model, data, Weights(), truth=given, warm=jnp.ones(()), key=key).state)
+        return float(objective(model, data, LossWeights(), truth=given, warm=jnp.ones(()), key=key).state)
 
     open_loop = follow(model, jnp.zeros((4, len(uneven))), data, jnp.zeros(data.tau.shape, bool))
     np.testing.assert_allclose(state(1.0), state(None), rtol=1e-5)
@@ -141,5 +141,5 @@ def test_batches_are_shuffled_epochs() -> None:
 
 
 def test_weights_are_data() -> None:
-    assert dataclasses.asdict(Weights())["kl"] == 1.0
-    assert not Weights().regularised
+    assert dataclasses.asdict(LossWeights())["kl"] == 1.0
+    assert not LossWeights().regularised

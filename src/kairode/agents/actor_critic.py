@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from kairode.agents.dqn import Transition, td_target
+from kairode.agents.dqn import ReplayTransition, td_target
 from kairode.agents.network import ReLUNetwork
 from kairode.errors import KairodeError, unknown
 from kairode.trees import choose
@@ -26,7 +26,7 @@ LOG_STD = (-5.0, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class ActorCriticSettings:
+class ActorCriticConfig:
     """How an actor and its critics are learned. The values are those of the paper's DDPG."""
 
     kind: str = "ddpg"
@@ -129,7 +129,7 @@ class ActorCritic(eqx.Module):
     updates: Int[Array, "*n"]
 
 
-def new_actor_critic(features: int, actions: int, settings: ActorCriticSettings, *, key: Key[Array, ""]) -> ActorCritic:
+def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, *, key: Key[Array, ""]) -> ActorCritic:
     """Random weights; the targets are the same."""
     actor_key, critic_key = jax.random.split(key)
     outputs = 2 * actions if settings.entropic else actions
@@ -148,7 +148,7 @@ def new_actor_critic(features: int, actions: int, settings: ActorCriticSettings,
     )
 
 
-def greedy(settings: ActorCriticSettings, actor: ReLUNetwork, features: Float[Array, "*b f"]) -> Float[Array, "*b act"]:
+def greedy(settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"]) -> Float[Array, "*b act"]:
     """pi(s), without any noise."""
     out = actor(features)
     return jnp.tanh(out[..., : out.shape[-1] // 2] if settings.entropic else out)
@@ -169,7 +169,7 @@ def drawn(
 
 
 def explore(
-    settings: ActorCriticSettings, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
+    settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
 ) -> Float[Array, "*b act"]:
     """The action with the noise of exploration."""
     if settings.entropic:
@@ -189,7 +189,7 @@ def each(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "
 
 
 def next_values(
-    agent: ActorCritic, settings: ActorCriticSettings, batch: Transition, *, key: Key[Array, ""]
+    agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> Float[Array, " b"]:
     """The value of what comes next, by the target networks."""
     target, features = agent.target, batch.next_features
@@ -203,7 +203,7 @@ def next_values(
     return value(target.critics, features, action)
 
 
-def critic_loss(critics: Critic, batch: Transition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
+def critic_loss(critics: Critic, batch: ReplayTransition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
     """Mean squared TD error, summed over the critics."""
     errors = each(critics, batch.features, batch.action) - wanted[None]
     return (errors**2).mean(1).sum()
@@ -213,8 +213,8 @@ def actor_loss(
     actor: ReLUNetwork,
     critics: Critic,
     temperature: Float[Array, ""],
-    settings: ActorCriticSettings,
-    batch: Transition,
+    settings: ActorCriticConfig,
+    batch: ReplayTransition,
     *,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -226,8 +226,8 @@ def actor_loss(
     return -each(critics, batch.features, action)[0].mean(), jnp.zeros(())
 
 
-def improve_actor_critic(
-    agent: ActorCritic, settings: ActorCriticSettings, batch: Transition, *, key: Key[Array, ""]
+def update_actor_critic(
+    agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> tuple[ActorCritic, Bool[Array, ""]]:
     """One update of critics and actor, where all is finite; and whether it was."""
     next_key, actor_key = jax.random.split(key)
@@ -264,7 +264,7 @@ def improve_actor_critic(
 
 
 def _with_temperature(
-    agent: ActorCritic, settings: ActorCriticSettings, density: Float[Array, ""], actions: int
+    agent: ActorCritic, settings: ActorCriticConfig, density: Float[Array, ""], actions: int
 ) -> ActorCritic:
     """SAC's temperature is learned: the entropy should be about minus one for each control."""
     slope = -jnp.exp(agent.log_temperature) * (density - actions)

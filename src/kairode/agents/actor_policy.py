@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from kairode.agents.actor_critic import ActorCriticSettings, Networks, explore, greedy
-from kairode.agents.obs_normalizer import Sight
+from kairode.agents.actor_critic import ActorCriticConfig, Networks, explore, greedy
+from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Continuous, Obs, Spec, Tau
 from kairode.errors import KairodeError
@@ -35,31 +35,31 @@ def actions(spec: Spec, control: Any) -> Any:
     return (control - middle) / reach
 
 
-class Before(NamedTuple):
+class PreviousObs(NamedTuple):
     """What is remembered of the last decision."""
 
     obs: Any
 
 
-class Pilot(Policy):
+class ActorPolicy(Policy):
     """The actor's action, with or without the noise of exploration."""
 
     networks: Networks
-    sight: Sight
-    settings: ActorCriticSettings = eqx.field(static=True)
+    normalizer: ObsNormalizer
+    settings: ActorCriticConfig = eqx.field(static=True)
     spec: Spec = eqx.field(static=True)
     explores: bool = eqx.field(static=True, default=False)
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """Nothing was seen."""
-        return Before(jnp.zeros(len(self.spec.observations)))
+        return PreviousObs(jnp.zeros(len(self.spec.observations)))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         """pi(s)."""
-        features = self.sight.features(self.sight.seen(obs, memory.obs, elapsed == 0))
+        features = self.normalizer.features(self.normalizer.seen(obs, memory.obs, elapsed == 0))
         actor = self.networks.actor
         if self.explores:
             action = explore(self.settings, actor, features, key=key)
         else:
             action = greedy(self.settings, actor, features)
-        return controls(self.spec, action), Before(obs)
+        return controls(self.spec, action), PreviousObs(obs)

@@ -15,7 +15,7 @@ from kairode.errors import KairodeError
 
 
 @dataclasses.dataclass(frozen=True)
-class DQNSettings:
+class DQNConfig:
     """How a Q-network is learned. The values are those of the paper."""
 
     hidden: tuple[int, ...] = (256, 512)
@@ -63,7 +63,7 @@ class DQNSettings:
             raise KairodeError(f"penalty must not be negative, got {self.penalty}.")
 
 
-class Transition(NamedTuple):
+class ReplayTransition(NamedTuple):
     """What one decision brought."""
 
     features: Any
@@ -75,16 +75,16 @@ class Transition(NamedTuple):
     next_features: Any
 
 
-def pack(transition: Transition) -> Float[Array, "*n row"]:
+def pack_transition(transition: ReplayTransition) -> Float[Array, "*n row"]:
     """A transition as one row of numbers: the replay then writes and reads one array, which XLA does in place."""
     s, a, r, gamma, s_next = transition
     return jnp.concatenate([s, s_next, jnp.stack([a.astype(s.dtype), r, gamma], axis=-1)], axis=-1)
 
 
-def unpack(rows: Float[Array, "n row"]) -> Transition:
+def unpack_transition(rows: Float[Array, "n row"]) -> ReplayTransition:
     """The inverse of `pack`."""
     f = (rows.shape[1] - 3) // 2
-    return Transition(rows[:, :f], rows[:, -3].astype(jnp.int32), rows[:, -2], rows[:, -1], rows[:, f : 2 * f])
+    return ReplayTransition(rows[:, :f], rows[:, -3].astype(jnp.int32), rows[:, -2], rows[:, -1], rows[:, f : 2 * f])
 
 
 class Learner(eqx.Module):
@@ -92,30 +92,32 @@ class Learner(eqx.Module):
 
     q: ReLUNetwork
     target: ReLUNetwork
-    optimiser: Any
+    q_optimizer: Any
     replay: Prioritised
 
 
-def new_learner(features: int, actions: int, settings: DQNSettings, *, key: Key[Array, ""]) -> Learner:
+def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[Array, ""]) -> Learner:
     """Random weights, an empty replay."""
     q = ReLUNetwork.new(features, *settings.hidden, actions, key=key)
     row = jnp.zeros(2 * features + 3)
     replay = empty_prioritised(settings.capacity, row, alpha=settings.alpha, beta=settings.beta)
-    return Learner(q, q, optimiser(settings).init(q), replay)
+    return Learner(q, q, q_optimizer(settings).init(q), replay)
 
 
-def optimiser(settings: DQNSettings) -> optax.GradientTransformation:
+def q_optimizer(settings: DQNConfig) -> optax.GradientTransformation:
     """Adam on gradients clipped element by element."""
     return optax.chain(optax.clip(settings.clip), optax.adam(settings.learning_rate))
 
 
-def epsilon(settings: DQNSettings, decisions: Int[Array, ""]) -> Float[Array, ""]:
+def epsilon(settings: DQNConfig, decisions: Int[Array, ""]) -> Float[Array, ""]:
     """The share of random actions after k decisions: e + (1 - e) exp(-k / decay)."""
     last = settings.epsilon_last
     return last + (1 - last) * jnp.exp(-decisions / settings.epsilon_decay)
 
 
-def soft_greedy(values: Float[Array, " a"], share: Float[Array, ""] | float, *, key: Key[Array, ""]) -> Int[Array, ""]:
+def epsilon_greedy(
+    values: Float[Array, " a"], share: Float[Array, ""] | float, *, key: Key[Array, ""]
+) -> Int[Array, ""]:
     """The best action; with probability `share`, any."""
     chance_key, any_key = jax.random.split(key)
     anything = jax.random.randint(any_key, (), 0, values.shape[0])
@@ -129,7 +131,7 @@ def td_target(
     return reward + discount * next_value
 
 
-def td_errors(q: ReLUNetwork, target: ReLUNetwork, batch: Transition, double: bool) -> Float[Array, " n"]:
+def td_errors(q: ReLUNetwork, target: ReLUNetwork, batch: ReplayTransition, double: bool) -> Float[Array, " n"]:
     """Q(s, a) minus its target."""
     rows = jnp.arange(batch.action.shape[0])
     values = q(batch.features)[rows, batch.action]
@@ -145,19 +147,19 @@ def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
     return jnp.where(size < 1, 0.5 * error**2, size - 0.5)
 
 
-def remember(learner: Learner, transitions: Transition) -> Learner:
+def store_transitions(learner: Learner, transitions: ReplayTransition) -> Learner:
     """With some transitions more in the replay."""
-    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack(transitions)))
+    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack_transition(transitions)))
 
 
-def pace(settings: DQNSettings, done: Float[Array, ""]) -> Float[Array, ""] | float:
+def learning_rate_factor(settings: DQNConfig, done: Float[Array, ""]) -> Float[Array, ""] | float:
     """The share of the learning rate that is left, after this share of the episodes."""
     return jnp.clip((1 - done) / settings.cooldown, 0.0, 1.0) if settings.cooldown else 1.0
 
 
-def improve(
+def update_q(
     learner: Learner,
-    settings: DQNSettings,
+    settings: DQNConfig,
     going: Bool[Array, ""],
     speed: Float[Array, ""] | float = 1.0,
     *,
@@ -166,15 +168,15 @@ def improve(
     """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
     drawn = draw(learner.replay, settings.batch, key=key)
     ready = going & (learner.replay.replay.size >= settings.batch)
-    learner, errors = update(learner, settings, unpack(drawn.items), drawn.weights, ready, speed)
+    learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
     replay = prioritise(learner.replay, drawn.where, errors)
     return eqx.tree_at(lambda a: a.replay, learner, replay), jnp.isfinite(errors).all()
 
 
-def update(
+def gradient_step(
     learner: Learner,
-    settings: DQNSettings,
-    batch: Transition,
+    settings: DQNConfig,
+    batch: ReplayTransition,
     weights: Float[Array, " n"],
     ready: Bool[Array, ""],
     speed: Float[Array, ""] | float = 1.0,
@@ -189,15 +191,15 @@ def update(
         return jnp.mean(weights * huber(errors)), errors
 
     gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
-    changes, state = optimiser(settings).update(gradient, learner.optimiser, learner.q)
+    changes, state = q_optimizer(settings).update(gradient, learner.q_optimizer, learner.q)
     # A loss that is no number has errors that are none: look at the short vector, not at all gradients.
     moves = ready & jnp.isfinite(errors).all()
     q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
-    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimiser)
+    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.q_optimizer)
     return Learner(q, learner.target, kept, learner.replay), errors
 
 
-def renew_target(learner: Learner, now: Bool[Array, ""]) -> Learner:
+def update_target(learner: Learner, now: Bool[Array, ""]) -> Learner:
     """Copy the network to the target network, where `now`."""
     target = jax.tree.map(lambda new, old: jnp.where(now, new, old), learner.q, learner.target)
     return eqx.tree_at(lambda a: a.target, learner, target)

@@ -15,7 +15,7 @@ from kairode.models.dynamics import DynamicsModel
 Features = Float[Array, " f"]
 
 
-class Perception(eqx.Module):
+class ObsEncoder(eqx.Module):
     """Turns observations into features, with a memory carried from one decision to the next.
 
     The same in imagined and in real episodes: only what was observed, done and waited enters.
@@ -30,15 +30,15 @@ class Perception(eqx.Module):
         """The memory before the first observation."""
 
     @abc.abstractmethod
-    def look(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
+    def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
         """The features, given what is seen and the time since the last decision (0 at the first)."""
 
     @abc.abstractmethod
-    def note(self, memory: Memory, obs: Obs, action: Action) -> Memory:
+    def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
         """Remember what was just decided, upon what."""
 
 
-class Plain(Perception):
+class IdentityEncoder(ObsEncoder):
     """The observation alone: a policy pi(a | s)."""
 
     def size(self, spec: Spec) -> int:
@@ -49,16 +49,16 @@ class Plain(Perception):
         """Nothing."""
         return ()
 
-    def look(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
+    def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
         """The observation."""
         return obs, memory
 
-    def note(self, memory: Memory, obs: Obs, action: Action) -> Memory:
+    def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
         """Nothing."""
         return memory
 
 
-class Recall(NamedTuple):
+class LatentMemory(NamedTuple):
     """What a model's latent state is carried along with."""
 
     z: Any
@@ -66,7 +66,7 @@ class Recall(NamedTuple):
     action: Any
 
     @classmethod
-    def new(cls, spec: Spec, z: Any) -> "Recall":
+    def new(cls, spec: Spec, z: Any) -> "LatentMemory":
         """Before anything was seen."""
         actions = spec.actions
         nothing = jnp.zeros((), jnp.int32) if isinstance(actions, Discrete) else jnp.zeros(actions.n)
@@ -77,7 +77,7 @@ class Recall(NamedTuple):
         return jnp.where(elapsed > 0, model.step(z, self.obs, self.action, elapsed)[0], z)
 
 
-class Latent(Perception):
+class LatentEncoder(ObsEncoder):
     """[s z]: the latent state of a model that is carried along the episode, for a policy pi(a | s, z)."""
 
     model: DynamicsModel
@@ -88,31 +88,31 @@ class Latent(Perception):
 
     def start(self, spec: Spec, *, key: Key[Array, ""]) -> Memory:
         """z_0 as the model starts where nothing was seen."""
-        return Recall.new(spec, self.model.start(key=key))
+        return LatentMemory.new(spec, self.model.start(key=key))
 
-    def look(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
+    def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
         """The latent state moved on by what was seen and done at the last decision, over the time since."""
         z = memory.moved(self.model, memory.z, elapsed)
         return jnp.concatenate([obs, z]), memory._replace(z=z)
 
-    def note(self, memory: Memory, obs: Obs, action: Action) -> Memory:
+    def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
         """What the model will need at the next decision."""
-        return Recall(memory.z, obs, action)
+        return LatentMemory(memory.z, obs, action)
 
 
-class Tracked(NamedTuple):
+class TrackedMemory(NamedTuple):
     """What is remembered for the policy, and for whoever else follows the episode."""
 
     inner: Any
     """The policy's own memory."""
-    recall: Recall
+    latents: LatentMemory
     """The latent states of several models, [models, z]."""
 
 
-class Tracking(Perception):
+class TrackingEncoder(ObsEncoder):
     """What another perception makes of it, while the latent states of some models are carried along unseen."""
 
-    inner: Perception
+    inner: ObsEncoder
     models: DynamicsModel
     """Stacked: an axis in front of every array."""
 
@@ -123,35 +123,37 @@ class Tracking(Perception):
     def start(self, spec: Spec, *, key: Key[Array, ""]) -> Memory:
         """Both begin."""
         inner_key, models_key = jax.random.split(key)
-        return Tracked(self.inner.start(spec, key=inner_key), self.begin(spec, key=models_key))
+        return TrackedMemory(self.inner.start(spec, key=inner_key), self.start_latents(spec, key=models_key))
 
-    def look(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
+    def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
         """The other's features; the latent states move on."""
-        features, inner = self.inner.look(memory.inner, obs, elapsed)
-        return features, Tracked(inner, self.follow(memory.recall, elapsed))
+        features, inner = self.inner.encode(memory.inner, obs, elapsed)
+        return features, TrackedMemory(inner, self.advance_latents(memory.latents, elapsed))
 
-    def note(self, memory: Memory, obs: Obs, action: Action) -> Memory:
+    def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
         """Both note it."""
-        return Tracked(self.inner.note(memory.inner, obs, action), memory.recall._replace(obs=obs, action=action))
+        return TrackedMemory(
+            self.inner.remember(memory.inner, obs, action), memory.latents._replace(obs=obs, action=action)
+        )
 
-    def begin(self, spec: Spec, *, key: Key[Array, ""]) -> Recall:
+    def start_latents(self, spec: Spec, *, key: Key[Array, ""]) -> LatentMemory:
         """Every model's z_0."""
         count = self.models.decoder.weight.shape[0]
         start = eqx.filter_vmap(lambda model, key: model.start(key=key))
-        return Recall.new(spec, start(self.models, jax.random.split(key, count)))
+        return LatentMemory.new(spec, start(self.models, jax.random.split(key, count)))
 
-    def follow(self, recall: Recall, elapsed: Tau) -> Recall:
+    def advance_latents(self, latents: LatentMemory, elapsed: Tau) -> LatentMemory:
         """Every model's latent state after the time since the last decision."""
-        move = eqx.filter_vmap(lambda model, z: recall.moved(model, z, elapsed))
-        return recall._replace(z=move(self.models, recall.z))
+        move = eqx.filter_vmap(lambda model, z: latents.moved(model, z, elapsed))
+        return latents._replace(z=move(self.models, latents.z))
 
 
-def untracked(perception: Perception) -> Perception:
+def inner_encoder(encoder: ObsEncoder) -> ObsEncoder:
     """The perception itself, without what was carried along beside it."""
-    return perception.inner if isinstance(perception, Tracking) else perception
+    return encoder.inner if isinstance(encoder, TrackingEncoder) else encoder
 
 
-class Accompanied(Policy):
+class TrackingPolicy(Policy):
     """Any policy, while the latent states of some models are carried along its episodes."""
 
     policy: Policy
@@ -162,14 +164,14 @@ class Accompanied(Policy):
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """Both begin."""
         policy_key, models_key = jax.random.split(key)
-        return Tracked(self.policy.start(key=policy_key), self._tracking.begin(self.spec, key=models_key))
+        return TrackedMemory(self.policy.start(key=policy_key), self._tracking.start_latents(self.spec, key=models_key))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         """The policy acts; the latent states move on."""
         action, inner = self.policy.act(memory.inner, obs, elapsed, key=key)
-        recall = self._tracking.follow(memory.recall, elapsed)
-        return action, Tracked(inner, recall._replace(obs=obs, action=action))
+        latents = self._tracking.advance_latents(memory.latents, elapsed)
+        return action, TrackedMemory(inner, latents._replace(obs=obs, action=action))
 
     @property
-    def _tracking(self) -> Tracking:
-        return Tracking(Plain(), self.models)
+    def _tracking(self) -> TrackingEncoder:
+        return TrackingEncoder(IdentityEncoder(), self.models)

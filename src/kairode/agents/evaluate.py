@@ -13,12 +13,12 @@ import scipy.stats
 from jaxtyping import Array, Float, Key
 
 from kairode._xla import make_room
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
-from kairode.envs.accrual import Accruing, undiscounted
+from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, as_schedule
@@ -137,30 +137,30 @@ def evaluate(
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
         raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
-    if isinstance(policy, SoftGreedy) and isinstance(env, Environment | HostEnvironment):
+    if isinstance(policy, QPolicy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
     make_room()
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
     if not accrue:
         found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
-        return summarise(env.task, found)
+        return summarize(env.task, found)
     if not isinstance(env, Environment):
         raise KairodeError(
             f"what '{env.task.spec.name}' passes through between decisions is not seen: it cannot accrue."
         )
-    if isinstance(env, Accruing):
+    if isinstance(env, AccruedRewards):
         env = env.env
     spec = env.task.spec
     longest = as_schedule(schedule, spec).longest(spec)
-    kinds = (Accruing.of(env, longest), undiscounted(env, longest))
+    kinds = (AccruedRewards.of(env, longest), undiscounted(env, longest))
     both = [collect(kind, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule) for kind in kinds]
-    discounted, plain = (summarise(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
+    discounted, plain = (summarize(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
     scores = discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))
-    return Evaluation(judged(env.task, scores), scores, spec.time_unit, spec.judged_discounted)
+    return Evaluation(objective_return(env.task, scores), scores, spec.time_unit, spec.judged_discounted)
 
 
-def summarise(task: Task, found: Trajectory) -> Evaluation:
+def summarize(task: Task, found: Trajectory) -> Evaluation:
     """The evaluation of episodes that were collected."""
 
     def turned(x: Any) -> np.ndarray:
@@ -168,10 +168,10 @@ def summarise(task: Task, found: Trajectory) -> Evaluation:
 
     parts = (turned(found.observation[:, 1:]), turned(found.interval), turned(found.reward))
     scores = Scores(*map(np.asarray, score(task, *parts, found.length, found.terminated)))
-    return Evaluation(judged(task, scores), scores, task.spec.time_unit, task.spec.judged_discounted)
+    return Evaluation(objective_return(task, scores), scores, task.spec.time_unit, task.spec.judged_discounted)
 
 
-def judged(task: Task, scores: Scores) -> np.ndarray:
+def objective_return(task: Task, scores: Scores) -> np.ndarray:
     """The return that counts."""
     return np.asarray(scores.discounted if task.spec.judged_discounted else scores.total, np.float64)
 
@@ -188,7 +188,7 @@ def score_many(
 
     def one(arrays: Any) -> Scores:
         policy, schedule, env = eqx.combine(arrays, static)
-        found = rollout(env, schedule.accompany(policy), schedule, keys, limit)
+        found = rollout(env, schedule.track(policy), schedule, keys, limit)
         records = found.records
         return score(env.task, records.next_obs, records.interval, records.reward, found.length, found.terminated)
 
@@ -204,4 +204,4 @@ def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
 
 def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:
     """The mean over the episodes, for each agent."""
-    return judged(task, scores).mean(-1)
+    return objective_return(task, scores).mean(-1)

@@ -6,9 +6,9 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from kairode.agents.encoder import Latent, Plain
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -17,7 +17,7 @@ from kairode.training import checkpoint
 NAME = "policy"
 
 
-def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | None = None) -> None:
+def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | None = None) -> None:
     """Write a policy and what is said about it; the model of a latent one is kept by whoever fitted it."""
     sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
     checkpoint.save(
@@ -25,7 +25,7 @@ def save_policy(folder: str | Path, policy: SoftGreedy, about: dict[str, Any] | 
         eqx.filter(policy.q, eqx.is_array),
         NAME,
         sizes=sizes,
-        sees="z" if isinstance(policy.perception, Latent) else "s",
+        sees="z" if isinstance(policy.encoder, LatentEncoder) else "s",
         epsilon=policy.epsilon,
         scale=policy.scale,
         accrues=policy.accrues,
@@ -48,7 +48,7 @@ def describe_policy(folder: str | Path) -> dict[str, Any]:
     return about
 
 
-def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftGreedy:
+def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPolicy:
     """The policy of a folder; one that sees z needs the model it was learned with."""
     about = describe_policy(folder)
     try:
@@ -59,7 +59,7 @@ def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> SoftG
         raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
     q = checkpoint.load(folder, ReLUNetwork.new(*sizes, key=jax.random.key(0)), NAME)
     if sees == "s":
-        return SoftGreedy(q, Plain(), spec, epsilon, scale, accrues)
+        return QPolicy(q, IdentityEncoder(), spec, epsilon, scale, accrues)
     if model is None:
         raise KairodeError(f"the policy in {folder} sees the latent state of a model: give the model too.")
-    return SoftGreedy(q, Latent(model), spec, epsilon, scale, accrues)
+    return QPolicy(q, LatentEncoder(model), spec, epsilon, scale, accrues)

@@ -3,18 +3,18 @@
 import equinox as eqx
 from jaxtyping import Array, Float, Key
 
-from kairode.agents.dqn import soft_greedy
-from kairode.agents.encoder import Perception
+from kairode.agents.dqn import epsilon_greedy
+from kairode.agents.encoder import ObsEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Obs, Spec, Tau
 
 
-class SoftGreedy(Policy):
+class QPolicy(Policy):
     """The action with the highest value, or with probability `epsilon` any."""
 
     q: ReLUNetwork
-    perception: Perception
+    encoder: ObsEncoder
     spec: Spec = eqx.field(static=True)
     epsilon: float = eqx.field(static=True, default=0.05)
     scale: float = eqx.field(static=True, default=1.0)
@@ -24,13 +24,13 @@ class SoftGreedy(Policy):
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """What its perception starts with."""
-        return self.perception.start(self.spec, key=key)
+        return self.encoder.start(self.spec, key=key)
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         """Look, choose, and note what was chosen."""
-        features, memory = self.perception.look(memory, obs, elapsed)
-        action = soft_greedy(self.q(features), self.epsilon, key=key)
-        return action, self.perception.note(memory, obs, action)
+        features, memory = self.encoder.encode(memory, obs, elapsed)
+        action = epsilon_greedy(self.q(features), self.epsilon, key=key)
+        return action, self.encoder.remember(memory, obs, action)
 
     def value(self, obs: Float[Array, "*n obs"]) -> Float[Array, "*n"]:
         """V(s) = max_a Q(s, a), of a policy that sees the observation alone; in the unit of the reward."""

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import untracked
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import inner_encoder
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_step import Practice, Room, advance, enter, finished
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_step import TrainingBatch, TrainState, agents_finished, init_train_state, run_steps
 from kairode.errors import KairodeError, Stopped
 from kairode.training import checkpoint
 from kairode.training.loop import interrupts
@@ -27,12 +27,12 @@ CHUNK = 500
 SAVE_SECONDS = 30.0
 """Time between two checkpoints: a replay is large."""
 
-Look = Callable[[ReLUNetwork], dict[str, Any]]
+Validator = Callable[[ReLUNetwork], dict[str, Any]]
 """Figures of the agents' networks, a value for each agent; the one called `score` says which policy is best."""
 
 
 @dataclasses.dataclass(frozen=True)
-class PracticeReport:
+class TrainProgress:
     """What the loop tells whoever watches it, after every compiled call."""
 
     episodes: list[int]
@@ -48,7 +48,7 @@ class PracticeReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class Practised:
+class TrainResult:
     """What came out of practice."""
 
     q: ReLUNetwork
@@ -62,40 +62,40 @@ class Practised:
     diverged: list[bool]
     seconds: float
 
-    def policies(self, rooms: Sequence[Room], epsilon: float = 0.05, scale: float = 1.0) -> list[SoftGreedy]:
+    def policies(self, batches: Sequence[TrainingBatch], epsilon: float = 0.05, scale: float = 1.0) -> list[QPolicy]:
         """One for each agent; `scale` is that of the rewards in practice."""
-        found: list[SoftGreedy] = []
-        for room in rooms:
-            for i in range(room.agents):
-                perception = untracked(one(room.perception, i))
+        found: list[QPolicy] = []
+        for batch in batches:
+            for i in range(batch.agents):
+                encoder = inner_encoder(one(batch.encoder, i))
                 q = one(self.q, len(found))
-                found.append(SoftGreedy(q, perception, room.env.task.spec, epsilon, scale))
+                found.append(QPolicy(q, encoder, batch.env.task.spec, epsilon, scale))
         return found
 
 
 class _State(eqx.Module):
     """What a checkpoint holds."""
 
-    practice: Practice
+    train_state: TrainState
     best: ReLUNetwork
     best_score: Any
 
 
-def practise(
-    rooms: Sequence[Room],
-    settings: DQNSettings,
+def train_agents(
+    batches: Sequence[TrainingBatch],
+    settings: DQNConfig,
     episodes: int,
     seeds: Sequence[int],
     *,
-    look: Look | None = None,
+    validate: Validator | None = None,
     every: int = 5000,
     chunk: int = CHUNK,
     folder: Path | None = None,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
-    begun: Practice | None = None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
+    initial_state: TrainState | None = None,
     about: dict[str, Any] | None = None,
     until: float = float("inf"),
-) -> Practised:
+) -> TrainResult:
     """Let agents practise their episodes; with a folder, go on from its checkpoint and keep one there.
 
     Args:
@@ -112,20 +112,20 @@ def practise(
         about: what else tells this practice from another (models, schedules): a checkpoint of another is refused.
         until: seconds after which practice ends with what it has come to, where time is short.
     """
-    rooms = tuple(rooms)
+    batches = tuple(batches)
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
     run = json.loads(json.dumps(what))
-    state = _new_state(enter(rooms, settings, episodes, seeds) if begun is None else begun)
+    state = _new_state(init_train_state(batches, settings, episodes, seeds) if initial_state is None else initial_state)
     session = _Session(*_resumed(state, run, folder), run, folder)
     with interrupts() as asked:
         while not session.ended:
             taken = session.decisions
             some = min(chunk, every - taken % every)
-            session.go_on(settings, rooms, some)
+            session.go_on(settings, batches, some)
             figures = None
-            if look is not None and ((taken + some) % every == 0 or session.ended):
-                figures = session.look(look)
-            tell(_report(session.state.practice, figures, session.seconds))
+            if validate is not None and ((taken + some) % every == 0 or session.ended):
+                figures = session.validate(validate)
+            callback(_report(session.state.train_state, figures, session.seconds))
             stop, late = asked(), session.lasted > until
             if stop or session.due:
                 session.keep()
@@ -168,27 +168,27 @@ class _Session:
     @property
     def decisions(self) -> int:
         """Of the agent that has taken most."""
-        return int(self.state.practice.decisions.max())
+        return int(self.state.train_state.decisions.max())
 
     @property
     def ended(self) -> bool:
         """Whether all agents have done with it."""
-        return bool(finished(self.state.practice).all())
+        return bool(agents_finished(self.state.train_state).all())
 
     @property
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
         return time.perf_counter() - self.saved > self.pause
 
-    def go_on(self, settings: DQNSettings, rooms: tuple[Room, ...], count: int) -> None:
+    def go_on(self, settings: DQNConfig, batches: tuple[TrainingBatch, ...], count: int) -> None:
         """Some decisions of all agents, in one compiled call."""
-        practice = advance((settings, rooms, count), self.state.practice)
-        self.state = eqx.tree_at(lambda s: s.practice, self.state, practice)
+        train_state = run_steps((settings, batches, count), self.state.train_state)
+        self.state = eqx.tree_at(lambda s: s.train_state, self.state, train_state)
 
-    def look(self, look: Look) -> dict[str, Any]:
+    def validate(self, validate: Validator) -> dict[str, Any]:
         """A point of the curve; its figures."""
-        self.state, figures = _looked(self.state, look)
-        self.curve.append(_point(self.state.practice, figures, self.seconds))
+        self.state, figures = _looked(self.state, validate)
+        self.curve.append(_point(self.state.train_state, figures, self.seconds))
         return figures
 
     def keep(self) -> None:
@@ -201,11 +201,11 @@ class _Session:
         self.pause = max(SAVE_SECONDS, 20 * (self.saved - before))  # many replays take long to write
 
 
-def _new_state(practice: Practice) -> _State:
+def _new_state(train_state: TrainState) -> _State:
     """Before the first decision. Copies, as buffers that two arrays share cannot both be given to the compiled loop."""
-    practice = jax.tree.map(jnp.copy, practice)
-    low = jnp.full(practice.decisions.shape, -jnp.inf)
-    return _State(practice, jax.tree.map(jnp.copy, practice.learner.q), low)
+    train_state = jax.tree.map(jnp.copy, train_state)
+    low = jnp.full(train_state.decisions.shape, -jnp.inf)
+    return _State(train_state, jax.tree.map(jnp.copy, train_state.learner.q), low)
 
 
 def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_State, list[dict[str, Any]], float]:
@@ -213,7 +213,7 @@ def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_
     if folder is None or not checkpoint.exists(folder):
         return state, [], 0.0
     saved = checkpoint.describe(folder)
-    usual = json.loads(json.dumps(dataclasses.asdict(DQNSettings())))
+    usual = json.loads(json.dumps(dataclasses.asdict(DQNConfig())))
     before = saved.get("run") or {}
     before = {**before, "settings": {**usual, **before.get("settings", {})}}  # an older one knows fewer settings
     if before != run:
@@ -224,49 +224,51 @@ def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_
     return checkpoint.load(folder, state), saved["curve"], float(saved["seconds"])
 
 
-def _looked(state: _State, look: Look) -> tuple[_State, dict[str, Any]]:
+def _looked(state: _State, validate: Validator) -> tuple[_State, dict[str, Any]]:
     """The figures of a look, and the networks that are the best so far."""
-    figures = {name: np.asarray(values, np.float64).tolist() for name, values in look(state.practice.learner.q).items()}
+    figures = {
+        name: np.asarray(values, np.float64).tolist() for name, values in validate(state.train_state.learner.q).items()
+    }
     if "score" not in figures:
         return state, figures
     score = jnp.asarray(np.nan_to_num(figures["score"], nan=-np.inf), jnp.float32)
     better = score > state.best_score
-    q = state.practice.learner.q
+    q = state.train_state.learner.q
 
     def chosen(new: Any, old: Any) -> Any:
         return jnp.where(better.reshape(-1, *([1] * (new.ndim - 1))), new, old)
 
     best = jax.tree.map(chosen, q, state.best)
-    return _State(state.practice, best, jnp.where(better, score, state.best_score)), figures
+    return _State(state.train_state, best, jnp.where(better, score, state.best_score)), figures
 
 
-def _point(practice: Practice, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
-    counts = {name: np.asarray(getattr(practice, name)).tolist() for name in ("episodes", "decisions")}
+def _point(train_state: TrainState, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
+    counts = {name: np.asarray(getattr(train_state, name)).tolist() for name in ("episodes", "decisions")}
     return {**counts, **figures, "seconds": round(seconds, 2)}
 
 
-def _report(practice: Practice, figures: dict[str, Any] | None, seconds: float) -> PracticeReport:
-    episodes = np.asarray(practice.episodes)
-    totals = np.asarray(practice.returns[:, :, 0])
+def _report(train_state: TrainState, figures: dict[str, Any] | None, seconds: float) -> TrainProgress:
+    episodes = np.asarray(train_state.episodes)
+    totals = np.asarray(train_state.returns[:, :, 0])
     latest = [
         float(row[max(0, n - 20) : n].mean()) if n else float("nan") for row, n in zip(totals, episodes, strict=True)
     ]
-    most = int(practice.decisions.max())
-    return PracticeReport(episodes.tolist(), totals.shape[1], most, latest, figures, seconds)
+    most = int(train_state.decisions.max())
+    return TrainProgress(episodes.tolist(), totals.shape[1], most, latest, figures, seconds)
 
 
 def _result(
     state: _State, curve: list[dict[str, Any]], seeds: Sequence[int], folder: Path | None, seconds: float
-) -> Practised:
-    practice = state.practice
-    last = practice.learner.q
+) -> TrainResult:
+    train_state = state.train_state
+    last = train_state.learner.q
     judged = bool(curve) and "score" in curve[-1]
-    diverged = np.asarray(practice.diverged)
+    diverged = np.asarray(train_state.diverged)
     if diverged.all():
-        i = int(np.asarray(practice.decisions).argmin())
+        i = int(np.asarray(train_state.decisions).argmin())
         kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
         raise KairodeError(
-            f"the policy of seed {seeds[i]} diverged after {int(practice.decisions[i]):,} decisions: a value or an "
+            f"the policy of seed {seeds[i]} diverged after {int(train_state.decisions[i]):,} decisions: a value or an "
             "observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, keep predictions "
             f"near the experience (data=..).{kept}"
         )
@@ -276,12 +278,12 @@ def _result(
         chosen = jax.vmap(lambda yes, a, b: jax.tree.map(lambda x, y: jnp.where(yes, x, y), a, b))(
             known, state.best, last
         )
-    return Practised(
+    return TrainResult(
         q=chosen,
         last=last,
         curve=curve,
-        returns=np.asarray(practice.returns),
-        decisions=np.asarray(practice.decisions).tolist(),
+        returns=np.asarray(train_state.returns),
+        decisions=np.asarray(train_state.decisions).tolist(),
         diverged=diverged.tolist(),
         seconds=seconds,
     )

@@ -16,37 +16,37 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from kairode.agents.dqn import (
-    DQNSettings,
+    DQNConfig,
     Learner,
-    Transition,
+    ReplayTransition,
     epsilon,
-    improve,
-    new_learner,
-    pace,
-    remember,
-    renew_target,
-    soft_greedy,
+    epsilon_greedy,
+    init_learner,
+    learning_rate_factor,
+    store_transitions,
+    update_q,
+    update_target,
 )
-from kairode.agents.encoder import Perception
+from kairode.agents.encoder import ObsEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import inner_state, time_held
-from kairode.envs.core import Discrete, Environment, Moment, Spec, begin
+from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
 
 
-class Room(eqx.Module):
+class TrainingBatch(eqx.Module):
     """Where agents practise. Every array has an axis in front, one entry for each agent of the room."""
 
     env: Environment
     schedule: Schedule
-    perception: Perception
+    encoder: ObsEncoder
     agents: int = eqx.field(static=True)
 
 
-class Lane(eqx.Module):
+class EpisodeState(eqx.Module):
     """Where an agent's episode stands."""
 
     moment: Moment
@@ -59,12 +59,12 @@ class Lane(eqx.Module):
     """The same, each times gamma^t."""
 
 
-class Practice(eqx.Module):
+class TrainState(eqx.Module):
     """Everything that changes; arrays have the agents in front (none inside a vmap)."""
 
     key: UInt32[Array, "*agents 2"]
     """Fixes everything random, as plain numbers."""
-    lane: Lane
+    episode: EpisodeState
     learner: Learner
     decisions: Int[Array, "*agents"]
     episodes: Int[Array, "*agents"]
@@ -74,139 +74,148 @@ class Practice(eqx.Module):
     """Whether something was not finite: the agent then stopped, with its last good weights."""
 
 
-def enter(rooms: Sequence[Room], settings: DQNSettings, episodes: int, seeds: Sequence[int]) -> Practice:
+def init_train_state(
+    batches: Sequence[TrainingBatch], settings: DQNConfig, episodes: int, seeds: Sequence[int]
+) -> TrainState:
     """Before the first decision; a seed for each agent of all rooms, in order."""
-    for room in rooms:
-        if not isinstance(room.env.task.spec.actions, Discrete):
-            raise KairodeError(f"DQN chooses among named actions, and those of '{room.env.task.spec.name}' are not.")
-    wanted = sum(room.agents for room in rooms)
+    for batch in batches:
+        if not isinstance(batch.env.task.spec.actions, Discrete):
+            raise KairodeError(f"DQN chooses among named actions, and those of '{batch.env.task.spec.name}' are not.")
+    wanted = sum(batch.agents for batch in batches)
     if wanted != len(seeds):
         raise KairodeError(f"{wanted} agents need as many seeds, got {len(seeds)}.")
-    return _enter(tuple(rooms), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
+    return _init_train_state(tuple(batches), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
 @eqx.filter_jit
-def _enter(rooms: tuple[Room, ...], settings: DQNSettings, episodes: int, keys: Key[Array, " agents"]) -> Practice:
+def _init_train_state(
+    batches: tuple[TrainingBatch, ...], settings: DQNConfig, episodes: int, keys: Key[Array, " agents"]
+) -> TrainState:
     parts, start = [], 0
-    for room in rooms:
-        here = keys[start : start + room.agents]
-        parts.append(_in_room(room, partial(_enter_one, settings, episodes))(room, here))
-        start += room.agents
+    for batch in batches:
+        here = keys[start : start + batch.agents]
+        parts.append(_in_room(batch, partial(_init_one, settings, episodes))(batch, here))
+        start += batch.agents
     return _joined(parts)
 
 
-def _enter_one(settings: DQNSettings, episodes: int, room: Room, key: Key[Array, ""]) -> Practice:
+def _init_one(settings: DQNConfig, episodes: int, batch: TrainingBatch, key: Key[Array, ""]) -> TrainState:
     weights_key, start_key, run_key = jax.random.split(key, 3)
-    lane = _first(room, start_key)
-    actions = room.env.task.spec.actions.n
-    return Practice(
+    episode = _first(batch, start_key)
+    actions = batch.env.task.spec.actions.n
+    return TrainState(
         key=jax.random.key_data(run_key),
-        lane=lane,
-        learner=new_learner(lane.features.shape[0], actions, settings, key=weights_key),
+        episode=episode,
+        learner=init_learner(episode.features.shape[0], actions, settings, key=weights_key),
         decisions=jnp.zeros((), jnp.int32),
         episodes=jnp.zeros((), jnp.int32),
-        returns=jnp.full((episodes, 2), jnp.nan, lane.total.dtype),
+        returns=jnp.full((episodes, 2), jnp.nan, episode.total.dtype),
         diverged=jnp.zeros((), bool),
     )
 
 
-def _first(room: Room, key: Key[Array, ""]) -> Lane:
+def _first(batch: TrainingBatch, key: Key[Array, ""]) -> EpisodeState:
     """The beginning of an episode."""
     reset_key, memory_key = jax.random.split(key)
-    moment = begin(room.env, key=reset_key)
-    memory = room.perception.start(room.env.task.spec, key=memory_key)
+    moment = begin_episode(batch.env, key=reset_key)
+    memory = batch.encoder.start(batch.env.task.spec, key=memory_key)
     zero = jnp.zeros_like(moment.time)
-    features, memory = room.perception.look(memory, moment.obs, zero)
-    return Lane(moment, memory, features, zero, zero)
+    features, memory = batch.encoder.encode(memory, moment.obs, zero)
+    return EpisodeState(moment, memory, features, zero, zero)
 
 
 class _Moved(eqx.Module):
     """What the environment makes of one decision."""
 
-    transition: Transition
-    lane: Lane
+    transition: ReplayTransition
+    episode: EpisodeState
     """As it goes on: a new episode, where this one ended."""
     ended: Bool[Array, ""]
     returns: Float[Array, "2"]
     """Of the episode so far."""
 
 
-def decide(settings: DQNSettings, practice: Practice) -> tuple[Int[Array, ""], Key[Array, ""]]:
+def select_action(settings: DQNConfig, train_state: TrainState) -> tuple[Int[Array, ""], Key[Array, ""]]:
     """Choose an action; also the key of this decision."""
-    key = jax.random.fold_in(jax.random.wrap_key_data(practice.key), practice.decisions)
-    values = practice.learner.q(practice.lane.features)
-    share = epsilon(settings, practice.decisions)
-    return soft_greedy(values, share, key=jax.random.fold_in(key, 0)), key
+    key = jax.random.fold_in(jax.random.wrap_key_data(train_state.key), train_state.decisions)
+    values = train_state.learner.q(train_state.episode.features)
+    share = epsilon(settings, train_state.decisions)
+    return epsilon_greedy(values, share, key=jax.random.fold_in(key, 0)), key
 
 
-def move(
-    settings: DQNSettings, room: Room, lane: Lane, action: Int[Array, ""], key: Key[Array, ""], q: ReLUNetwork
+def env_step(
+    settings: DQNConfig,
+    batch: TrainingBatch,
+    episode: EpisodeState,
+    action: Int[Array, ""],
+    key: Key[Array, ""],
+    q: ReLUNetwork,
 ) -> _Moved:
     """Hold the action, look, and begin anew where the episode ended."""
     hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))
-    env, spec, before = room.env, room.env.task.spec, lane.moment
-    noted = room.perception.note(lane.memory, before.obs, action)
-    moment, outcome = hold(env, room.schedule.informed(q), before, action, noted, key=hold_key)
-    features, memory = room.perception.look(noted, moment.obs, outcome.tau)
+    env, spec, before = batch.env, batch.env.task.spec, episode.moment
+    noted = batch.encoder.remember(episode.memory, before.obs, action)
+    moment, outcome = hold(env, batch.schedule.with_q(q), before, action, noted, key=hold_key)
+    features, memory = batch.encoder.encode(noted, moment.obs, outcome.tau)
     reward = settings.reward_scale * outcome.reward
     if settings.penalty:
-        reward = reward - settings.penalty * _doubt(moment.state)
+        reward = reward - settings.penalty * _disagreement(moment.state)
     going = jnp.where(outcome.terminated, 0.0, 1.0)
     gamma = spec.discount ** (time_held(moment.state, outcome.tau) / spec.tick)
-    transition = Transition(lane.features, action, reward, going * gamma, features)
-    total = lane.total + outcome.reward
-    discounted = lane.discounted + outcome.reward * spec.discount ** (before.time / spec.tick)
+    transition = ReplayTransition(episode.features, action, reward, going * gamma, features)
+    total = episode.total + outcome.reward
+    discounted = episode.discounted + outcome.reward * spec.discount ** (before.time / spec.tick)
     ended = outcome.terminated | outcome.truncated
-    on = Lane(moment, memory, features, total, discounted)
-    new = _first(room, next_key)
-    lane = jax.tree.map(lambda new, on: jnp.where(ended, new, on), new, on)
-    return _Moved(transition, lane, ended, jnp.stack([total, discounted]))
+    on = EpisodeState(moment, memory, features, total, discounted)
+    new = _first(batch, next_key)
+    episode = jax.tree.map(lambda new, on: jnp.where(ended, new, on), new, on)
+    return _Moved(transition, episode, ended, jnp.stack([total, discounted]))
 
 
-def _doubt(state: Any) -> Float[Array, ""]:
+def _disagreement(state: Any) -> Float[Array, ""]:
     inner = inner_state(state)
     if not hasattr(inner, "doubt"):
         raise KairodeError("a penalty on disagreement needs an imagined world: set penalty=0 on a real system.")
-    return inner.doubt
+    return inner.disagreement
 
 
-def learn(settings: DQNSettings, practice: Practice, moved: _Moved, key: Key[Array, ""]) -> Practice:
+def update_agent(settings: DQNConfig, train_state: TrainState, moved: _Moved, key: Key[Array, ""]) -> TrainState:
     """Remember the transition, update once, renew the target after some episodes."""
-    limit = practice.returns.shape[0]
-    going = (practice.episodes < limit) & ~practice.diverged
+    limit = train_state.returns.shape[0]
+    going = (train_state.episodes < limit) & ~train_state.diverged
     fine = jnp.isfinite(moved.transition.next_features).all() & jnp.isfinite(moved.transition.reward)
-    learner = remember(practice.learner, jax.tree.map(lambda x: x[None], moved.transition))
-    speed = pace(settings, practice.episodes / limit)
-    learner, sane = improve(learner, settings, going & fine, speed, key=jax.random.fold_in(key, 2))
+    learner = store_transitions(train_state.learner, jax.tree.map(lambda x: x[None], moved.transition))
+    speed = learning_rate_factor(settings, train_state.episodes / limit)
+    learner, sane = update_q(learner, settings, going & fine, speed, key=jax.random.fold_in(key, 2))
     ended = moved.ended & going
-    episodes = practice.episodes + ended.astype(jnp.int32)
-    where = jnp.where(ended, practice.episodes, limit)
-    return Practice(
-        key=practice.key,
-        lane=moved.lane,
-        learner=renew_target(learner, ended & (episodes % settings.target_every == 0)),
-        decisions=practice.decisions + going.astype(jnp.int32),
+    episodes = train_state.episodes + ended.astype(jnp.int32)
+    where = jnp.where(ended, train_state.episodes, limit)
+    return TrainState(
+        key=train_state.key,
+        episode=moved.episode,
+        learner=update_target(learner, ended & (episodes % settings.target_every == 0)),
+        decisions=train_state.decisions + going.astype(jnp.int32),
         episodes=episodes,
-        returns=practice.returns.at[where].set(moved.returns, mode="drop"),
-        diverged=practice.diverged | (going & ~(fine & sane)),
+        returns=train_state.returns.at[where].set(moved.returns, mode="drop"),
+        diverged=train_state.diverged | (going & ~(fine & sane)),
     )
 
 
-def step(settings: DQNSettings, rooms: Sequence[Room], practice: Practice) -> Practice:
+def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState) -> TrainState:
     """One decision of every agent."""
-    action, key = jax.vmap(partial(decide, settings))(practice)
+    action, key = jax.vmap(partial(select_action, settings))(train_state)
     parts, start = [], 0
-    for room in rooms:
-        them = (practice.lane, action, key, practice.learner.q)
-        here = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], them)
-        parts.append(_in_room(room, partial(move, settings))(room, *here))
-        start += room.agents
-    return jax.vmap(partial(learn, settings))(practice, _joined(parts), key)
+    for batch in batches:
+        them = (train_state.episode, action, key, train_state.learner.q)
+        here = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], them)
+        parts.append(_in_room(batch, partial(env_step, settings))(batch, *here))
+        start += batch.agents
+    return jax.vmap(partial(update_agent, settings))(train_state, _joined(parts), key)
 
 
-def _in_room(room: Room, function: Any) -> Any:
+def _in_room(batch: TrainingBatch, function: Any) -> Any:
     """`vmap` over the agents of a room: over every array of the room as of the rest."""
-    return eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=room.agents)
+    return eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=batch.agents)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -214,28 +223,30 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 @eqx.filter_jit(donate="all-except-first")
-def advance(fixed: tuple[DQNSettings, tuple[Room, ...], int], practice: Practice) -> Practice:
+def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_state: TrainState) -> TrainState:
     """Some decisions of all agents; `fixed` says how, where and how many."""
-    settings, rooms, count = fixed
+    settings, batches, count = fixed
 
-    def body(practice: Practice, _: None) -> tuple[Practice, None]:
-        return step(settings, rooms, practice), None
+    def body(train_state: TrainState, _: None) -> tuple[TrainState, None]:
+        return train_step(settings, batches, train_state), None
 
-    return jax.lax.scan(body, practice, None, length=count)[0]
+    return jax.lax.scan(body, train_state, None, length=count)[0]
 
 
-def finished(practice: Practice) -> Bool[Array, " agents"]:
+def agents_finished(train_state: TrainState) -> Bool[Array, " agents"]:
     """Which agents have practised all their episodes, or had to stop."""
-    return (practice.episodes >= practice.returns.shape[1]) | practice.diverged
+    return (train_state.episodes >= train_state.returns.shape[1]) | train_state.diverged
 
 
-def remembering(practice: Practice, transitions: Transition) -> Practice:
+def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:
     """With the same transitions added to every agent's replay."""
-    learner = jax.vmap(remember, in_axes=(0, None))(practice.learner, transitions)
-    return eqx.tree_at(lambda p: p.learner, practice, learner)
+    learner = jax.vmap(store_transitions, in_axes=(0, None))(train_state.learner, transitions)
+    return eqx.tree_at(lambda p: p.learner, train_state, learner)
 
 
-def real_transitions(settings: DQNSettings, data: Trajectory, spec: Spec, interval: float | None = None) -> Transition:
+def transitions_from_data(
+    settings: DQNConfig, data: Trajectory, spec: Spec, interval: float | None = None
+) -> ReplayTransition:
     """What really happened, as an agent that sees the observation alone remembers it: up to half a replay of it.
 
     With an interval only what happened over such a time: an agent of a fixed schedule never holds an action longer.
@@ -256,7 +267,7 @@ def real_transitions(settings: DQNSettings, data: Trajectory, spec: Spec, interv
         flat = np.asarray(x).reshape(mask.size, *np.shape(x)[2:])
         return jnp.asarray(flat[keep], kind)
 
-    return Transition(
+    return ReplayTransition(
         features=rows(seen[:, :-1]),
         action=rows(data.action, np.int32),
         reward=rows(settings.reward_scale * np.asarray(data.reward)),

@@ -19,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode._xla import make_room
-from kairode.agents.dqn import DQNSettings, new_learner, remember
-from kairode.agents.encoder import Plain
+from kairode.agents.dqn import DQNConfig, init_learner, store_transitions
+from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.policy_files import save_policy
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_loop import practise
-from kairode.agents.train_step import Practice, Room, enter, real_transitions
-from kairode.algorithms.fit import Fit, new_models, same_config
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_loop import train_agents
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, transitions_from_data
+from kairode.algorithms.fit import FitConfig, new_models, same_config
 from kairode.algorithms.learn import policy_preset
 from kairode.config.presets import preset
 from kairode.data import Trajectory, collect, read, write
@@ -38,17 +38,17 @@ from kairode.envs.core import Discrete, Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, Stopped
 from kairode.models.zoo import check_model
-from kairode.paper.studies import some_moments
-from kairode.planning.model_env import imagine, seen_range
-from kairode.runs.record import record, save
+from kairode.paper.studies import sample_start_observations
+from kairode.planning.model_env import make_model_env, obs_range
+from kairode.runs.record import record, save_json
 from kairode.runs.watch import Watch
 from kairode.training import checkpoint
-from kairode.training.loop import Report, interrupts, train
+from kairode.training.loop import FitProgress, interrupts, train
 from kairode.trees import alone, one, stack
 
 
 @dataclasses.dataclass(frozen=True)
-class Rounds:
+class DynaConfig:
     """How real and imagined episodes take turns."""
 
     env: str = "hiv"
@@ -78,8 +78,8 @@ class Rounds:
     """Imagined observations stay within the range of the experience, widened by so many times itself."""
     explore: float = 0.1
     """Share of random actions in real episodes."""
-    dqn: DQNSettings = dataclasses.field(
-        default_factory=lambda: DQNSettings(reward_scale=1e-6, double=True, target_every=100)
+    dqn: DQNConfig = dataclasses.field(
+        default_factory=lambda: DQNConfig(reward_scale=1e-6, double=True, target_every=100)
     )
     seed: int = 0
     """Fixes everything random."""
@@ -117,13 +117,13 @@ class Rounds:
         return make(self.env, setting=self.setting, **self.fields)
 
 
-def rounds_dqn(env: str) -> DQNSettings:
+def dyna_dqn(env: str) -> DQNConfig:
     """How policies learn in rounds: as belongs to the environment, with a target network for many short episodes."""
     return dataclasses.replace(policy_preset(env).dqn, target_every=100)
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
+class DynaRound:
     """What one round came to."""
 
     number: int
@@ -143,7 +143,7 @@ class Round:
         return {**own, **self.tested.figures()}
 
 
-class Standing(NamedTuple):
+class DynaState(NamedTuple):
     """Where the rounds stand."""
 
     number: int
@@ -159,22 +159,22 @@ class Standing(NamedTuple):
         return [one(self.models, i) for i in range(self.models.decoder.weight.shape[0])]
 
 
-def load_rounds(folder: Path) -> Standing:
+def load_dyna(folder: Path) -> DynaState:
     """What the rounds of a folder came to: experience, models, action values."""
     if not (folder / "config.json").exists() or not checkpoint.exists(folder):
         raise KairodeError(f"there are no rounds in {folder}: make them with `kairode rounds hiv --out {folder}`.")
     config = read_config(folder)
-    return read_rounds(config, config.make(), folder)
+    return read_dyna_state(config, config.make(), folder)
 
 
-def read_config(folder: Path) -> Rounds:
+def read_config(folder: Path) -> DynaConfig:
     """The config of the rounds in a folder."""
     about = json.loads((folder / "config.json").read_text())
     dqn = about.pop("dqn")
-    return Rounds(**about, dqn=DQNSettings(**{**dqn, "hidden": tuple(dqn["hidden"])}))
+    return DynaConfig(**about, dqn=DQNConfig(**{**dqn, "hidden": tuple(dqn["hidden"])}))
 
 
-def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
+def read_dyna_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:
     """Where the rounds of a folder stand, of this config on this system."""
     about = checkpoint.describe(folder)
     data = read(folder / "experience.parquet")[: about["episodes"]]
@@ -187,20 +187,20 @@ def read_rounds(config: Rounds, env: Environment, folder: Path) -> Standing:
     network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
     arrays, rest = eqx.partition(models, eqx.is_array)
     network, arrays = checkpoint.load(folder, (network, arrays))
-    return Standing(about["number"], data, eqx.combine(arrays, rest), network)
+    return DynaState(about["number"], data, eqx.combine(arrays, rest), network)
 
 
-def keep_standing(folder: Path, standing: Standing, **about: Any) -> None:
+def save_dyna_state(folder: Path, state: DynaState, **about: Any) -> None:
     """Write where the rounds stand; last the checkpoint, which says how many of the episodes count."""
-    write(folder / "experience.parquet", standing.data)
-    arrays = (standing.network, eqx.filter(standing.models, eqx.is_array))
-    checkpoint.save(folder, arrays, number=standing.number, episodes=len(standing.data), **about)
+    write(folder / "experience.parquet", state.data)
+    arrays = (state.network, eqx.filter(state.models, eqx.is_array))
+    checkpoint.save(folder, arrays, number=state.number, episodes=len(state.data), **about)
 
 
-def run_rounds(
-    config: Rounds,
+def run_dyna(
+    config: DynaConfig,
     folder: Path,
-    tell: Callable[[Round], None] = lambda found: None,
+    callback: Callable[[DynaRound], None] = lambda found: None,
     watch: Watch | None = None,
     command: str | None = None,
     env: Environment | None = None,
@@ -216,40 +216,38 @@ def run_rounds(
         raise KairodeError(f"policies are learned for named actions so far; those of '{config.env}' are controls.")
     check_target(folder / "config.json")
     same_config(config, folder, free=("rounds",))  # more rounds go on from where fewer ended
-    save(folder / "config.json", dataclasses.asdict(config))
+    save_json(folder / "config.json", dataclasses.asdict(config))
     started = time.perf_counter()
-    standing, seen, earlier = _resumed(config, env, folder)
+    state, seen, earlier = _resumed(config, env, folder)
     command = command or _command(config, folder)
 
     def write_down(**figures: Any) -> dict[str, Any]:
         spent = earlier + time.perf_counter() - started
         made = record("rounds", config, {"rounds": seen, **figures}, command=command, seconds=spent)
-        save(folder / "record.json", made)
+        save_json(folder / "record.json", made)
         return made
 
-    first = 0 if standing is None else standing.number + 1
+    first = 0 if state is None else state.number + 1
     with interrupts() as asked:
         for number in range(first, config.rounds + 1):
             try:
-                standing, found = one_round(config, env, standing, number, watch)
+                state, found = dyna_round(config, env, state, number, watch)
             except Stopped:
                 raise Stopped(f"interrupted in round {number}; the same command begins it again: {command}") from None
             seen.append(found.figures())
-            save_policy(
-                folder, standing_policy(config, env, standing), {"setting": config.setting, "fields": config.fields}
-            )
+            save_policy(folder, dyna_policy(config, env, state), {"setting": config.setting, "fields": config.fields})
             write_down()
             # Last, so that what is written of a round that a kill cut short is written again.
-            keep_standing(folder, standing)
-            tell(found)
+            save_dyna_state(folder, state)
+            callback(found)
             make_room()
             if asked():
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
-    assert standing is not None
-    return write_down(test=evaluate(env, standing_policy(config, env, standing), episodes=100).figures())
+    assert state is not None
+    return write_down(test=evaluate(env, dyna_policy(config, env, state), episodes=100).figures())
 
 
-def _command(config: Rounds, folder: Path) -> str:
+def _command(config: DynaConfig, folder: Path) -> str:
     """The command that makes the rounds again."""
     words = ["kairode", "rounds", config.env]
     for name in ("seed", "first", "each", "rounds"):
@@ -261,49 +259,51 @@ def _command(config: Rounds, folder: Path) -> str:
     return shlex.join([*words, "--out", str(folder)])
 
 
-def standing_policy(config: Rounds, env: Environment, standing: Standing) -> SoftGreedy:
+def dyna_policy(config: DynaConfig, env: Environment, state: DynaState) -> QPolicy:
     """The policy where the rounds stand."""
-    return SoftGreedy(standing.network, Plain(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
+    return QPolicy(state.network, IdentityEncoder(), env.task.spec, config.dqn.epsilon_last, config.dqn.reward_scale)
 
 
-def _resumed(config: Rounds, env: Environment, folder: Path) -> tuple[Standing | None, list[dict[str, Any]], float]:
+def _resumed(
+    config: DynaConfig, env: Environment, folder: Path
+) -> tuple[DynaState | None, list[dict[str, Any]], float]:
     """What a folder holds of earlier rounds: where they stand, their figures, the time they took."""
     if not checkpoint.exists(folder):
         return None, [], 0.0
-    standing = read_rounds(config, env, folder)
+    state = read_dyna_state(config, env, folder)
     made = json.loads((folder / "record.json").read_text())
-    return standing, made["figures"]["rounds"][: standing.number + 1], float(made["seconds"])
+    return state, made["figures"]["rounds"][: state.number + 1], float(made["seconds"])
 
 
-def one_round(
-    config: Rounds, env: Environment, before: Standing | None, number: int, watch: Watch
-) -> tuple[Standing, Round]:
+def dyna_round(
+    config: DynaConfig, env: Environment, before: DynaState | None, number: int, watch: Watch
+) -> tuple[DynaState, DynaRound]:
     """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
     spec = env.task.spec
     if before is None:
         new = data = collect(env, episodes=config.first, seed=round_seed(config, 0))
     else:
-        policy = SoftGreedy(before.network, Plain(), spec, config.explore)
+        policy = QPolicy(before.network, IdentityEncoder(), spec, config.explore)
         new = collect(env, policy, episodes=config.each, seed=round_seed(config, number))
         data = join([before.data, new])
-    models, error = refit(config, data, None if before is None else before.models, number, watch.fitting)
-    practice, room = _room(config, env, data, models, None if before is None else before.network, number)
-    done = practise(
-        [room],
+    models, error = refit_ensemble(config, data, None if before is None else before.models, number, watch.fitting)
+    train_state, batch = _room(config, env, data, models, None if before is None else before.network, number)
+    done = train_agents(
+        [batch],
         config.dqn,
         config.imagined,
         [0],
-        begun=practice,
-        tell=lambda told: watch.practice("learning in imagination", told),
+        initial_state=train_state,
+        callback=lambda told: watch.practice("learning in imagination", told),
     )
     network = jax.tree.map(lambda x: x[0], done.last)
-    policy = SoftGreedy(network, Plain(), spec, config.dqn.epsilon_last)
+    policy = QPolicy(network, IdentityEncoder(), spec, config.dqn.epsilon_last)
     tested = evaluate(env, policy, episodes=20, seed=round_seed(config, number))
-    found = Round(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
-    return Standing(number, data, models, network), found
+    found = DynaRound(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
+    return DynaState(number, data, models, network), found
 
 
-def round_seed(config: Rounds, number: int) -> int:
+def round_seed(config: DynaConfig, number: int) -> int:
     """Of the real episodes of a round: never one of the test's, which begin at a million and three."""
     return 10_000 * (config.seed + 1) + number + (100_000_000 if config.seed >= 99 else 0)
 
@@ -312,12 +312,12 @@ def _returns(env: Environment, data: Trajectory) -> np.ndarray:
     return data.discounted if env.task.spec.judged_discounted else data.undiscounted
 
 
-def refit(
-    config: Rounds,
+def refit_ensemble(
+    config: DynaConfig,
     data: Trajectory,
     models: Any,
     number: int,
-    tell: Callable[[Report], None] = lambda report: None,
+    callback: Callable[[FitProgress], None] = lambda report: None,
 ) -> tuple[Any, float]:
     """The ensemble fitted to all experience so far, from where it was."""
     usual = preset(config.env)
@@ -331,37 +331,37 @@ def refit(
     if not later:
         models = _new_models(config, data)
     held = np.arange(len(data)) % 10 == 9
-    fitted = train(models, settings, data[~held], data[held], seeds=seeds, tell=tell)
+    fitted = train(models, settings, data[~held], data[held], seeds=seeds, callback=callback)
     return stack(fitted.models), float(np.mean(fitted.validation))
 
 
-def _new_models(config: Rounds, data: Trajectory) -> Any:
+def _new_models(config: DynaConfig, data: Trajectory) -> Any:
     """Random weights for the ensemble, stacked."""
     usual = preset(config.env)
     sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
-    fit = Fit(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, 1000 * config.seed)
+    fit = FitConfig(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, 1000 * config.seed)
     return new_models(fit, data)
 
 
 def _room(
-    config: Rounds, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
-) -> tuple[Practice, Room]:
+    config: DynaConfig, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
+) -> tuple[TrainState, TrainingBatch]:
     """An imagined world around the experience, and an agent in it that remembers the real transitions."""
-    world = imagine(
+    model_env = make_model_env(
         [one(models, i) for i in range(config.fits)],
         env,
-        starts=some_moments(data, number),
+        starts=sample_start_observations(data, number),
         branch=config.branch,
-        within=jnp.asarray(seen_range(data, config.margin)),
-        switching=True,
+        obs_bounds=jnp.asarray(obs_range(data, config.margin)),
+        resample_member=True,
     )
-    room = Room(alone(world), Own(), Plain(), 1)
-    practice = enter([room], config.dqn, config.imagined, [1000 * config.seed + number])
+    batch = TrainingBatch(alone(model_env), Own(), IdentityEncoder(), 1)
+    train_state = init_train_state([batch], config.dqn, config.imagined, [1000 * config.seed + number])
     spec = env.task.spec
-    learner = new_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
+    learner = init_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
-    learner = remember(learner, real_transitions(config.dqn, data, env.task.spec))
+    learner = store_transitions(learner, transitions_from_data(config.dqn, data, env.task.spec))
     # Exploration starts over only in the first round.
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
-    return dataclasses.replace(practice, learner=alone(learner), decisions=explored), room
+    return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch

@@ -26,14 +26,14 @@ from kairode.errors import KairodeError, Stopped, unknown
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
-from kairode.runs.record import completed, plain, record, save
-from kairode.training.evaluate_model import check_solver, judge
-from kairode.training.loop import Fitted, Report, train
+from kairode.runs.record import completed, plain, record, save_json
+from kairode.training.evaluate_model import check_solver, evaluate_model
+from kairode.training.loop import FitProgress, FitResult, train
 from kairode.training.model_files import save_models
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class FitConfig:
     """What to fit, to what."""
 
     source: str
@@ -72,9 +72,9 @@ def is_file(source: str) -> bool:
     return source.endswith((".parquet", ".pq")) or "/" in source
 
 
-def plan(
+def make_fit_config(
     source: str, model: str, preset: FitPreset, *, seeds: int, seed: int, data_seed: int, setting: str, fields: dict
-) -> Fit:
+) -> FitConfig:
     """The config of a run, checked before any work is done."""
     check_model(model)
     parse_solver(preset.sizes.solver, 1.0)
@@ -86,7 +86,7 @@ def plan(
     preset = dataclasses.replace(preset, fields={**preset.fields, **fields})
     if not is_file(source):
         make(source, setting=setting, **preset.fields)
-        return Fit(source, model, preset, seeds, seed, data_seed, setting)
+        return FitConfig(source, model, preset, seeds, seed, data_seed, setting)
     if fields:
         raise KairodeError(f"--set names fields of an environment, and {source} is a file.")
     path = Path(source)
@@ -95,10 +95,10 @@ def plan(
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     train, valid, test = split_sizes(path, len(read(path)))
     preset = dataclasses.replace(preset, episodes=train, valid=valid, test=test)
-    return Fit(source, model, preset, seeds, seed, data_seed, setting, digest)
+    return FitConfig(source, model, preset, seeds, seed, data_seed, setting, digest)
 
 
-def experience(config: Fit, progress: Callable[[int], None] | None = None) -> Experience:
+def experience(config: FitConfig, progress: Callable[[int], None] | None = None) -> Experience:
     """Collected anew, always the same; or read from the file and split by episode."""
     preset = config.preset
     if not config.is_file:
@@ -132,7 +132,7 @@ def _in_ticks(found: Trajectory) -> Trajectory:
     return dataclasses.replace(found, spec=dataclasses.replace(found.spec, tick=tick))
 
 
-def new_models(config: Fit, data: Trajectory) -> DynamicsModel:
+def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
     """Random weights for every seed, seeds in front."""
     preset, count = config.preset, len(data.spec.observations)
     rows = np.asarray(data.observation)[:, :-1][data.mask]
@@ -141,24 +141,24 @@ def new_models(config: Fit, data: Trajectory) -> DynamicsModel:
     return eqx.filter_vmap(lambda key: build(config.model, data.spec, preset.sizes, scale, key=key))(keys)
 
 
-def seed_numbers(config: Fit) -> list[int]:
+def seed_numbers(config: FitConfig) -> list[int]:
     """The seeds of the models."""
     return list(range(config.seed, config.seed + config.seeds))
 
 
 def run_fit(
-    config: Fit,
+    config: FitConfig,
     folder: Path,
     *,
-    tell: Callable[[Report], None] = lambda report: None,
+    callback: Callable[[FitProgress], None] = lambda report: None,
     collected: Callable[[int], None] | None = None,
-) -> tuple[Fitted, Experience, dict[str, Any]]:
+) -> tuple[FitResult, Experience, dict[str, Any]]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     check_target(folder / "config.json")
     same_config(config, folder)
     started = time.perf_counter()
     data = experience(config, collected)
-    save(folder / "config.json", dataclasses.asdict(config))
+    save_json(folder / "config.json", dataclasses.asdict(config))
     begun = time.perf_counter()
     try:
         fitted = train(
@@ -168,7 +168,7 @@ def run_fit(
             data.valid,
             seeds=seed_numbers(config),
             folder=folder,
-            tell=tell,
+            callback=callback,
         )
     except Stopped as stopped:
         raise Stopped(f"{stopped} The same command goes on from there: {command(config, folder)}") from None
@@ -180,7 +180,7 @@ def run_fit(
     figures = summary(config, fitted, data.test)
     here = time.perf_counter() - started - fitting
     made = record("fit", config, figures, command=command(config, folder), seconds=here + fitted.seconds)
-    save(folder / "record.json", made)
+    save_json(folder / "record.json", made)
     return fitted, data, made
 
 
@@ -211,7 +211,7 @@ def same_system(spec: Spec, folder: Path) -> None:
             raise KairodeError(
                 f"{folder} holds a run on another system ({_first_difference(before, now)}): choose another folder."
             )
-    save(path, now)
+    save_json(path, now)
 
 
 def _first_difference(before: Any, now: Any, at: str = "") -> str:
@@ -222,9 +222,9 @@ def _first_difference(before: Any, now: Any, at: str = "") -> str:
     return f"{at}: {before} there, {now} here"
 
 
-def summary(config: Fit, fitted: Fitted, test: Trajectory) -> dict[str, Any]:
+def summary(config: FitConfig, fitted: FitResult, test: Trajectory) -> dict[str, Any]:
     """The figures: test errors of every seed, by dimension and by time ahead, and the check of the solver."""
-    judged = [judge(model, test) for model in fitted.models]
+    judged = [evaluate_model(model, test) for model in fitted.models]
     checks = [check_solver(model, test) for model in fitted.models]
     errors = [j.error for j in judged]
     names = [v.name for v in test.spec.observations]
@@ -248,7 +248,7 @@ def summary(config: Fit, fitted: Fitted, test: Trajectory) -> dict[str, Any]:
     return figures
 
 
-def command(config: Fit, folder: Path | None = None) -> str:
+def command(config: FitConfig, folder: Path | None = None) -> str:
     """The command that makes the run again."""
     words = ["kairode", "fit", config.source, "--model", config.model, "--seeds", str(config.seeds)]
     options: dict[str, Any] = {"--seed": config.seed, "--data-seed": config.data_seed}
@@ -261,7 +261,7 @@ def command(config: Fit, folder: Path | None = None) -> str:
     return shlex.join(words)
 
 
-def changes(config: Fit) -> list[str]:
+def changes(config: FitConfig) -> list[str]:
     """Options for what differs from the preset of the source."""
     usual, given = preset(config.source), config.preset
     words: list[str] = []
@@ -290,7 +290,7 @@ def fit(
     valid: Trajectory | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    tell: Callable[[Report], None] = lambda report: None,
+    callback: Callable[[FitProgress], None] = lambda report: None,
     **options: Any,
 ) -> DynamicsModel:
     """Fit a dynamics model: `kairode.fit("latent-ode", data, iterations=3000)`.
@@ -329,12 +329,14 @@ def fit(
         held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
         data, valid = data[~held], data[held]
     data, valid = _in_ticks(data), dataclasses.replace(valid, spec=_in_ticks(data).spec)
-    config = Fit(data.spec.name, check_model(model), chosen, seed=seed, digest=digest(data, valid))
+    config = FitConfig(data.spec.name, check_model(model), chosen, seed=seed, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
     if place is not None:
         same_config(config, place)
-        save(place / "config.json", dataclasses.asdict(config))
-    fitted = train(new_models(config, data), chosen.settings, data, valid, seeds=[seed], folder=place, tell=tell)
+        save_json(place / "config.json", dataclasses.asdict(config))
+    fitted = train(
+        new_models(config, data), chosen.settings, data, valid, seeds=[seed], folder=place, callback=callback
+    )
     return fitted.models[0]
 
 

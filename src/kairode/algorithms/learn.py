@@ -10,34 +10,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode._xla import make_room
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import Latent, Perception, Plain
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_loop import Look, PracticeReport, Practised, practise
-from kairode.agents.train_step import Room, enter, real_transitions, remembering
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_loop import TrainProgress, TrainResult, Validator, train_agents
+from kairode.agents.train_step import TrainingBatch, init_train_state, transitions_from_data, with_transitions
 from kairode.algorithms.fit import digest
 from kairode.data import Trajectory
 from kairode.envs import make
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel
-from kairode.paper.studies import LOOK_SEED, some_moments
+from kairode.paper.studies import LOOK_SEED, sample_start_observations
 from kairode.planning.interpolate import interpolated
-from kairode.planning.model_env import World, imagine, seen_range
-from kairode.planning.optimize_schedule import accruing
-from kairode.planning.optimized_schedule import Chosen
+from kairode.planning.model_env import ModelEnv, make_model_env, obs_range
+from kairode.planning.optimize_schedule import accrual_setup
+from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.trees import alone
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyPreset:
+class LearnConfig:
     """How policies of one environment are learned."""
 
-    dqn: DQNSettings
+    dqn: DQNConfig
     imagined: int
     """Episodes in imagination."""
     real: int
@@ -51,29 +51,27 @@ class PolicyPreset:
     """Decisions between two looks."""
 
 
-POLICIES: dict[str, PolicyPreset] = {
-    "gridworld": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=400, real=400, every=2000),
-    "acrobot": PolicyPreset(DQNSettings(reward_scale=0.1, double=True), imagined=200, real=300),
-    "hiv": PolicyPreset(
-        DQNSettings(reward_scale=1e-6, double=True, target_every=40), imagined=2400, real=300, branch=25
-    ),
-    "hiv-partial": PolicyPreset(DQNSettings(reward_scale=1e-6, double=True), imagined=300, real=300),
+POLICIES: dict[str, LearnConfig] = {
+    "gridworld": LearnConfig(DQNConfig(reward_scale=0.1, double=True), imagined=400, real=400, every=2000),
+    "acrobot": LearnConfig(DQNConfig(reward_scale=0.1, double=True), imagined=200, real=300),
+    "hiv": LearnConfig(DQNConfig(reward_scale=1e-6, double=True, target_every=40), imagined=2400, real=300, branch=25),
+    "hiv-partial": LearnConfig(DQNConfig(reward_scale=1e-6, double=True), imagined=300, real=300),
 }
-OTHER = PolicyPreset(DQNSettings(double=True), imagined=300, real=300)
+OTHER = LearnConfig(DQNConfig(double=True), imagined=300, real=300)
 """For anything else: rewards should be of the size of one."""
 
 
-def policy_preset(env: str) -> PolicyPreset:
+def policy_preset(env: str) -> LearnConfig:
     """That of an environment, or the one for anything else."""
     return POLICIES.get(env, OTHER)
 
 
 @dataclasses.dataclass(frozen=True)
-class Learned:
+class LearnResult:
     """A policy, and how it was come by."""
 
-    policy: SoftGreedy
-    practised: Practised
+    policy: QPolicy
+    training: TrainResult
 
 
 def learn(
@@ -87,9 +85,9 @@ def learn(
     latent: bool = False,
     accrue: bool = False,
     folder: str | Path | None = None,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     **options: Any,
-) -> SoftGreedy:
+) -> QPolicy:
     """Learn a policy in the imagination of fitted models: `kairode.learn(model, env)`.
 
     Several models make one world: each imagined episode happens in one of them. From three models on, the last is kept
@@ -112,7 +110,7 @@ def learn(
         options: fields of `DQNSettings` (reward_scale, learning_rate, ..) or of `PolicyPreset` that differ from the
             environment's own.
     """
-    found = learn_more(
+    found = learn_with_curve(
         models,
         env,
         data=data,
@@ -122,13 +120,13 @@ def learn(
         latent=latent,
         accrue=accrue,
         folder=folder,
-        tell=tell,
+        callback=callback,
         **options,
     )
     return found.policy
 
 
-def learn_more(
+def learn_with_curve(
     models: DynamicsModel | Sequence[DynamicsModel] | None,
     env: Environment | Task | str,
     *,
@@ -139,10 +137,10 @@ def learn_more(
     latent: bool = False,
     accrue: bool = False,
     folder: str | Path | None = None,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     watch: Environment | None = None,
     **options: Any,
-) -> Learned:
+) -> LearnResult:
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
     env = make(env) if isinstance(env, str) else env
     task = _checked_task(env, data)
@@ -153,38 +151,42 @@ def learn_more(
     branching = bool(members) and data is not None and chosen.branch is not None and not latent
     if chosen.branch is not None and not branching and "target_every" not in options:
         # Episodes are whole, so fewer lie between two renewals.
-        settings = dataclasses.replace(settings, target_every=DQNSettings().target_every)
-    place, judge, perception = _where(None if models is None else members, env, chosen, data, branching, latent)
-    given = timing if isinstance(timing, Chosen) else schedule
-    if accrue or isinstance(timing, Chosen):
+        settings = dataclasses.replace(settings, target_every=DQNConfig().target_every)
+    place, validation_env, encoder = _where(None if models is None else members, env, chosen, data, branching, latent)
+    given = timing if isinstance(timing, OptimizedSchedule) else schedule
+    if accrue or isinstance(timing, OptimizedSchedule):
         accrue = True
-        place, timing, perception = accruing(place, timing, perception, settings.reward_scale)
-        judge = None if judge is None else Accruing.of(judge, timing.longest(task.spec))
-        watch = None if watch is None else Accruing.of(watch, timing.longest(task.spec))
-    room = Room(alone(place), alone(timing), alone(perception), 1)
+        place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
+        validation_env = (
+            None if validation_env is None else AccruedRewards.of(validation_env, timing.longest(task.spec))
+        )
+        watch = None if watch is None else AccruedRewards.of(watch, timing.longest(task.spec))
+    batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     count = (chosen.real if models is None else imagined_episodes(chosen, branching)) if episodes is None else episodes
     if not (isinstance(count, int) and count >= 1):
         raise KairodeError(f"episodes must be a whole number of at least 1, got {count}.")
-    begun = enter([room], settings, count, [seed])
+    initial_state = init_train_state([batch], settings, count, [seed])
     if branching and data is not None and isinstance(timing, Own | Fixed):
         seen = interpolated(members[0], task, data) if accrue else data
-        real = real_transitions(settings, seen, task.spec, float(timing.tau) if isinstance(timing, Fixed) else None)
-        begun = remembering(begun, real) if len(real.action) else begun
-    practised = practise(
-        [room],
+        real = transitions_from_data(
+            settings, seen, task.spec, float(timing.tau) if isinstance(timing, Fixed) else None
+        )
+        initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
+    training = train_agents(
+        [batch],
         settings,
         count,
         [seed],
-        begun=begun,
+        initial_state=initial_state,
         about=identity(chosen, given, members, data, accrue),
-        look=_look(room, task.spec, settings, judge, watch, timing),
+        validate=_look(batch, task.spec, settings, validation_env, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
-        tell=tell,
+        callback=callback,
     )
-    [policy] = practised.policies([room], settings.epsilon_last, settings.reward_scale)
+    [policy] = training.policies([batch], settings.epsilon_last, settings.reward_scale)
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
-    return Learned(dataclasses.replace(policy, spec=task.spec, accrues=accrues), practised)
+    return LearnResult(dataclasses.replace(policy, spec=task.spec, accrues=accrues), training)
 
 
 def _checked_task(env: Any, data: Any) -> Task:
@@ -205,25 +207,27 @@ def _checked_task(env: Any, data: Any) -> Task:
 def _where(
     members: list[DynamicsModel] | None,
     env: Environment | Task,
-    chosen: PolicyPreset,
+    chosen: LearnConfig,
     data: Trajectory | None,
     branching: bool,
     latent: bool,
-) -> tuple[Environment, Environment | None, Perception]:
+) -> tuple[Environment, Environment | None, ObsEncoder]:
     """Where to practise (the imagination of models, or the real system), who judges there, and what is seen."""
     if members is not None:
-        world, judge = _worlds(members, env, chosen, data, branching)
-        seen = Latent(dataclasses.replace(members[0], spec=world.models.spec)) if latent else Plain()
-        return world, judge, seen
+        model_env, validation_env = _worlds(members, env, chosen, data, branching)
+        seen = (
+            LatentEncoder(dataclasses.replace(members[0], spec=model_env.models.spec)) if latent else IdentityEncoder()
+        )
+        return model_env, validation_env, seen
     if latent:
         raise KairodeError("a latent policy needs a model: there is none.")
     if isinstance(env, Environment):
-        return env, None, Plain()
+        return env, None, IdentityEncoder()
     raise KairodeError("without a model, practice needs the real system: give the environment, not its task.")
 
 
 def identity(
-    chosen: PolicyPreset, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
+    chosen: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
 ) -> dict[str, Any]:
     """What tells one practice from another: a checkpoint of another one is not gone on with."""
     return {
@@ -237,7 +241,7 @@ def identity(
 
 def schedule_words(schedule: Any) -> str:
     """What tells one schedule from another."""
-    if not isinstance(schedule, Chosen):
+    if not isinstance(schedule, OptimizedSchedule):
         return str(schedule)
     return digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True))
 
@@ -245,30 +249,30 @@ def schedule_words(schedule: Any) -> str:
 def _worlds(
     members: list[DynamicsModel],
     env: Environment | Task,
-    chosen: PolicyPreset,
+    chosen: LearnConfig,
     data: Trajectory | None,
     branching: bool,
-) -> tuple[World, World | None]:
+) -> tuple[ModelEnv, ModelEnv | None]:
     """Where to practise, and the world of the judge, if there is a model to spare."""
     options: dict[str, Any] = {"starts": data if isinstance(env, Task) else None}
     if data is not None and chosen.margin is not None:
-        options["within"] = jnp.asarray(seen_range(data, chosen.margin))
-    judge = imagine(members[-1], env, **options) if len(members) > 2 else None
+        options["within"] = jnp.asarray(obs_range(data, chosen.margin))
+    validation_env = make_model_env(members[-1], env, **options) if len(members) > 2 else None
     if branching and data is not None:
-        options |= {"starts": some_moments(data), "branch": chosen.branch, "switching": True}
-    return imagine(members[:-1] if judge is not None else members, env, **options), judge
+        options |= {"starts": sample_start_observations(data), "branch": chosen.branch, "switching": True}
+    return make_model_env(members[:-1] if validation_env is not None else members, env, **options), validation_env
 
 
-def imagined_episodes(chosen: PolicyPreset, branching: bool) -> int:
+def imagined_episodes(chosen: LearnConfig, branching: bool) -> int:
     """How many to imagine: whole ones have many times the decisions of a branch."""
     return chosen.imagined if branching or chosen.branch is None else chosen.real
 
 
-def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSettings]:
+def _chosen(env: str, options: dict[str, Any]) -> tuple[LearnConfig, DQNConfig]:
     """The preset and settings with what the options change."""
     preset = policy_preset(env)
-    learner = {field.name for field in dataclasses.fields(DQNSettings)}
-    own = {field.name for field in dataclasses.fields(PolicyPreset)} - {"dqn", "imagined", "real"}
+    learner = {field.name for field in dataclasses.fields(DQNConfig)}
+    own = {field.name for field in dataclasses.fields(LearnConfig)} - {"dqn", "imagined", "real"}
     named = {"data", "schedule", "episodes", "seed", "latent", "accrue", "folder", "tell"}
     for name in options:
         if name not in learner | own:
@@ -278,26 +282,26 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[PolicyPreset, DQNSetting
 
 
 def _look(
-    room: Room,
+    batch: TrainingBatch,
     spec: Spec,
-    settings: DQNSettings,
-    judge: Environment | None,
+    settings: DQNConfig,
+    validation_env: Environment | None,
     watch: Environment | None,
     timing: Schedule,
-) -> Look | None:
+) -> Validator | None:
     """Returns over whole episodes, on the system that is watched and in the world of the judge."""
-    places = {"score": judge, "real": watch}
+    places = {"score": validation_env, "real": watch}
     if all(place is None for place in places.values()):
         return None
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(LOOK_SEED, 20)
 
-    def look(q: ReLUNetwork) -> dict[str, np.ndarray]:
-        policies = SoftGreedy(q, room.perception, spec, settings.epsilon_last)
+    def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
+        policies = QPolicy(q, batch.encoder, spec, settings.epsilon_last)
         return {
-            name: mean_return(place.task, score_many(alone(place), policies, room.schedule.informed(q), keys, limit, 1))
+            name: mean_return(place.task, score_many(alone(place), policies, batch.schedule.with_q(q), keys, limit, 1))
             for name, place in places.items()
             if place is not None
         }
 
-    return look
+    return validate

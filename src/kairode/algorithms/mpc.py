@@ -15,10 +15,10 @@ import numpy as np
 from kairode._xla import make_room
 from kairode.agents.evaluate import evaluate
 from kairode.algorithms.fit import same_config, same_system
-from kairode.algorithms.mpc_agent import FREE, Ended
-from kairode.algorithms.mpc_loop import Crew
-from kairode.config.mpc import Control, command, with_options
-from kairode.data.files import check_target, whole
+from kairode.algorithms.mpc_agent import FREE, FinishedEpisode
+from kairode.algorithms.mpc_loop import MPCLoop
+from kairode.config.mpc import MPCConfig, command, with_options
+from kairode.data.files import atomic_write, check_target
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
@@ -26,7 +26,7 @@ from kairode.envs.host import HostEnvironment
 from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.planning.mpc import Planner
-from kairode.runs.record import record, save
+from kairode.runs.record import record, save_json
 from kairode.training import checkpoint
 from kairode.training.loop import interrupts
 from kairode.trees import stack
@@ -36,7 +36,7 @@ SAVE_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlReport:
+class MPCProgress:
     """What the loop tells whoever watches it."""
 
     decisions: int
@@ -52,10 +52,10 @@ class ControlReport:
     model_error: list[float]
 
 
-Tell = Callable[[ControlReport], None]
+Tell = Callable[[MPCProgress], None]
 
 
-def run_control(config: Control, folder: Path, tell: Tell = lambda report: None) -> dict[str, Any]:
+def run_mpc(config: MPCConfig, folder: Path, callback: Tell = lambda report: None) -> dict[str, Any]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     env = make(config.env, setting=config.setting, **config.fields)
     _check_controls(env.task.spec)
@@ -70,16 +70,16 @@ def run_control(config: Control, folder: Path, tell: Tell = lambda report: None)
         made = json.loads(path.read_text())
         if made["config"] == json.loads(json.dumps(dataclasses.asdict(config))):
             return made
-    run = _Run(config, env, folder, tell)
-    save(folder / "config.json", dataclasses.asdict(config))
+    run = _Run(config, env, folder, callback)
+    save_json(folder / "config.json", dataclasses.asdict(config))
     try:
         run.go()
         return run.finish()
     finally:
-        run.crew.close()
+        run.loop.close()
 
 
-def steer(
+def train_mpc(
     env: Any,
     model: str = "latent-ode",
     *,
@@ -87,7 +87,7 @@ def steer(
     agent: str | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    tell: Tell = lambda report: None,
+    callback: Tell = lambda report: None,
     **options: Any,
 ) -> Policy:
     """Learn to steer a system with controls: `policy = kairode.steer(kairode.make("pendulum"))`.
@@ -112,14 +112,14 @@ def steer(
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         same_config(config, Path(place), free=("decisions", "test"))
         same_system(spec, Path(place))
-        run = _Run(config, env, Path(place), tell)
-        save(Path(place) / "config.json", dataclasses.asdict(config))
+        run = _Run(config, env, Path(place), callback)
+        save_json(Path(place) / "config.json", dataclasses.asdict(config))
         try:
             run.go()
-            run.crew.settle()
-            return run.crew.policies()[0]
+            run.loop.settle()
+            return run.loop.policies()[0]
         finally:
-            run.crew.close()
+            run.loop.close()
 
 
 def _check_controls(spec: Spec) -> None:
@@ -127,7 +127,7 @@ def _check_controls(spec: Spec) -> None:
         raise KairodeError(f"actor-critics are for controls; the actions of '{spec.name}' have names.")
 
 
-def _not_fewer(config: Control, folder: Path) -> None:
+def _not_fewer(config: MPCConfig, folder: Path) -> None:
     """Refuse fewer decisions than were taken: what was learned from the others cannot be taken back."""
     taken = checkpoint.describe(folder)["decisions"] if checkpoint.exists(folder) else 0
     if taken > config.decisions:
@@ -140,11 +140,11 @@ def _not_fewer(config: Control, folder: Path) -> None:
 class _Run:
     """The loop around a crew: epochs, checkpoints, interrupts, figures."""
 
-    def __init__(self, config: Control, env: Any, folder: Path, tell: Tell) -> None:
-        self.config, self.env, self.folder, self.tell = config, env, folder, tell
+    def __init__(self, config: MPCConfig, env: Any, folder: Path, callback: Tell) -> None:
+        self.config, self.env, self.folder, self.callback = config, env, folder, callback
         seeds = list(range(config.seed, config.seed + config.seeds))
-        self.crew = Crew(env, config.ways, seeds, config.decisions)
-        self.ended: list[Ended] = []
+        self.loop = MPCLoop(env, config.config, seeds, config.decisions)
+        self.ended: list[FinishedEpisode] = []
         self.fits: list[dict[str, Any]] = []
         self.earlier = 0.0
         self.started = self.saved = time.perf_counter()
@@ -158,32 +158,32 @@ class _Run:
 
     def go(self) -> None:
         """From the last checkpoint, or the beginning, to the last decision."""
-        crew, config = self.crew, self.config
+        loop, config = self.loop, self.config
         if not self._resumed():
-            self.ended += crew.warm_up(lambda done: self._say("random", done))
+            self.ended += loop.warm_up(lambda done: self._say("random", done))
         with interrupts() as asked:
-            while crew.decisions < config.decisions:
-                since = crew.decisions - config.agent.warmup
-                if since % config.epoch == 0 and since // config.epoch == crew.epoch:
+            while loop.decisions < config.decisions:
+                since = loop.decisions - config.agent.warmup
+                if since % config.epoch == 0 and since // config.epoch == loop.epoch:
                     if config.model != FREE:
-                        self._say("fitting", crew.decisions)
+                        self._say("fitting", loop.decisions)
                     make_room()
-                    fitted = crew.begin_epoch()
+                    fitted = loop.begin_epoch()
                     if fitted:
-                        self.fits.append({"decisions": crew.decisions, **fitted})
+                        self.fits.append({"decisions": loop.decisions, **fitted})
                         self.errors = fitted["model_error"]
                     self._mark()
-                self.ended += crew.turn()
+                self.ended += loop.turn()
                 stop = asked()
-                if crew.decisions % 100 == 0:
-                    self._say("acting", crew.decisions)
+                if loop.decisions % 100 == 0:
+                    self._say("acting", loop.decisions)
                     due = time.perf_counter() - self.saved > max(SAVE_SECONDS, 20 * self.save_takes)
                     if due and not stop:
                         self._keep()
-                if stop and crew.decisions < config.decisions:
+                if stop and loop.decisions < config.decisions:
                     self._keep()
                     raise Stopped(
-                        f"interrupted after {crew.decisions:,} decisions, saved. The same command goes on from there: "
+                        f"interrupted after {loop.decisions:,} decisions, saved. The same command goes on from there: "
                         f"{command(config, self.folder)}"
                     )
             self._keep()
@@ -191,9 +191,9 @@ class _Run:
     def finish(self) -> dict[str, Any]:
         """Test, and write down what came out."""
         config = self.config
-        self.crew.settle()
+        self.loop.settle()
         self._say("testing", config.decisions)
-        policies = self.crew.policies()
+        policies = self.loop.policies()
         save_policies(self.folder, policies)
         tests = [evaluate(self.env, policy, episodes=config.test).figures() for policy in policies]
         chance = evaluate(self.env, None, episodes=100).figures()
@@ -205,11 +205,11 @@ class _Run:
             "random": chance,
             "curve": curve(config, self.ended),
             "fits": self.fits,
-            "skipped": np.asarray(self.crew.mind.skipped).tolist(),
-            "spent": {name: round(seconds, 1) for name, seconds in self.crew.spent.items()},
+            "skipped": np.asarray(self.loop.learner.skipped).tolist(),
+            "spent": {name: round(seconds, 1) for name, seconds in self.loop.spent.items()},
         }
         made = record("control", config, figures, command=command(config), seconds=self.seconds)
-        save(self.folder / "record.json", made)
+        save_json(self.folder / "record.json", made)
         return json.loads(json.dumps(made))
 
     def _resumed(self) -> bool:
@@ -217,10 +217,10 @@ class _Run:
         if not checkpoint.exists(self.folder):
             return False
         about = checkpoint.describe(self.folder)
-        arrays = checkpoint.load(self.folder, self.crew.like(about["decisions"]))
-        self.crew.restore(arrays, about["decisions"], about["epoch"])
-        self.crew.spent = about["spent"]
-        self.ended, self.fits = [Ended(*entry) for entry in about["ended"]], about["fits"]
+        arrays = checkpoint.load(self.folder, self.loop.like(about["decisions"]))
+        self.loop.restore(arrays, about["decisions"], about["epoch"])
+        self.loop.spent = about["spent"]
+        self.ended, self.fits = [FinishedEpisode(*entry) for entry in about["ended"]], about["fits"]
         self.errors = self.fits[-1].get("model_error", []) if self.fits else []
         self.earlier = about["seconds"]
         self._mark()
@@ -228,41 +228,41 @@ class _Run:
 
     def _keep(self) -> None:
         """Write a checkpoint."""
-        begun, crew = time.perf_counter(), self.crew
-        lived = [entry for entry in curve(self.config, self.ended) if entry["decisions"] <= crew.decisions]
+        begun, loop = time.perf_counter(), self.loop
+        lived = [entry for entry in curve(self.config, self.ended) if entry["decisions"] <= loop.decisions]
         lines = [*self.fits, *lived]
-        with whole(self.folder / "metrics.jsonl") as part:
+        with atomic_write(self.folder / "metrics.jsonl") as part:
             part.write_text("".join(json.dumps(line) + "\n" for line in lines))
         checkpoint.save(
             self.folder,
-            crew.arrays(),
-            decisions=crew.decisions,
-            epoch=crew.epoch,
+            loop.arrays(),
+            decisions=loop.decisions,
+            epoch=loop.epoch,
             ended=self.ended,
             fits=self.fits,
             seconds=round(self.seconds, 2),
-            spent=crew.spent,
+            spent=loop.spent,
         )
         self.saved = time.perf_counter()
         self.save_takes = self.saved - begun
 
     def _mark(self) -> None:
         """From here on rates are measured."""
-        self.mark = (time.perf_counter(), self.crew.decisions, self.crew.spent["planning"])
+        self.mark = (time.perf_counter(), self.loop.decisions, self.loop.spent["planning"])
 
     def _say(self, phase: str, done: int) -> None:
         count = self.config.seeds
         if phase == "random":
-            self.tell(ControlReport(done, self.config.decisions, phase, [], 0.0, 0.0, []))
+            self.callback(MPCProgress(done, self.config.decisions, phase, [], 0.0, 0.0, []))
             return
         latest = [[e.earned for e in self.ended[-200:] if e.seed == i][-5:] for i in range(count)]
         returns = [float(np.mean(some)) if some else float("nan") for some in latest]
         plan = rate = 0.0
         if phase == "acting" and done > self.mark[1]:
             turns = done - self.mark[1]
-            plan = 1e3 * (self.crew.spent["planning"] - self.mark[2]) / turns
+            plan = 1e3 * (self.loop.spent["planning"] - self.mark[2]) / turns
             rate = count * turns / (time.perf_counter() - self.mark[0])
-        self.tell(ControlReport(done, self.config.decisions, phase, returns, plan, rate, self.errors))
+        self.callback(MPCProgress(done, self.config.decisions, phase, returns, plan, rate, self.errors))
 
 
 def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
@@ -271,7 +271,7 @@ def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[s
     return [evaluate(env, one.without_planning(), episodes=episodes).figures() for one in planners]
 
 
-def curve(config: Control, ended: list[Ended]) -> list[dict[str, Any]]:
+def curve(config: MPCConfig, ended: list[FinishedEpisode]) -> list[dict[str, Any]]:
     """Mean return of the episodes that ended in each epoch, for every seed (None where none did); first the random."""
     warmup, found = config.agent.warmup, []
     marks = [warmup, *range(warmup + config.epoch, config.decisions + config.epoch, config.epoch)]

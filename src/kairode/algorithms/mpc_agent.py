@@ -11,44 +11,44 @@ from jaxtyping import Array, Float, Key
 
 from kairode.agents.actor_critic import (
     ActorCritic,
-    ActorCriticSettings,
+    ActorCriticConfig,
     Networks,
-    improve_actor_critic,
+    update_actor_critic,
 )
-from kairode.agents.actor_policy import Pilot, actions
-from kairode.agents.dqn import Transition
-from kairode.agents.obs_normalizer import Sight
+from kairode.agents.actor_policy import ActorPolicy, actions
+from kairode.agents.dqn import ReplayTransition
+from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.data.policy import Policy
 from kairode.data.replay import Replay, add, sample
-from kairode.data.rows import unpack
+from kairode.data.rows import unpack_row
 from kairode.envs.core import Spec, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
-from kairode.models.zoo import Sizes
-from kairode.planning.mpc import Learned, Planner, PlanSettings
-from kairode.training.step import FitSettings
+from kairode.models.zoo import ModelConfig
+from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
+from kairode.training.step import TrainingConfig
 
 FREE = "free"
 """In place of a model's name: no model, the actor acts alone."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Ways:
+class MPCSettings:
     """How a crew learns."""
 
     model: str
     """Name of the dynamics model, or free."""
-    agent: ActorCriticSettings
-    plan: PlanSettings
-    sizes: Sizes
-    fit: FitSettings
+    agent: ActorCriticConfig
+    plan: PlanConfig
+    sizes: ModelConfig
+    fit: TrainingConfig
     changes: bool
     """Whether relative variables (the root's x) are seen by their changes; the paper shows them as they are."""
     most_iterations: int
     """In one fit of the model."""
 
 
-class Mind(eqx.Module):
+class LearnerState(eqx.Module):
     """What a seed has learned and lived through; seeds in front of every array."""
 
     agent: ActorCritic
@@ -58,15 +58,15 @@ class Mind(eqx.Module):
     """Updates that were not finite."""
 
 
-class Calls(NamedTuple):
+class MPCCalls(NamedTuple):
     """What is compiled, for all seeds at once."""
 
     decide: Callable[..., Any]
-    learn: Callable[..., Mind]
+    learn: Callable[..., LearnerState]
     skill: Callable[..., Any]
 
 
-class Ended(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """An episode that came to its end."""
 
     seed: int
@@ -77,46 +77,53 @@ class Ended(NamedTuple):
     length: int
 
 
-def policy_of(
-    ways: Ways, task: Task, networks: Networks, sight: Sight, model: DynamicsModel | None, explores: bool
+def make_policy(
+    config: MPCSettings,
+    task: Task,
+    networks: Networks,
+    normalizer: ObsNormalizer,
+    model: DynamicsModel | None,
+    explores: bool,
 ) -> Policy:
     """How one seed acts: it plans in its model, or without one follows its actor."""
     if model is None:
-        return Pilot(networks, sight, ways.agent, task.spec, explores)
-    return Planner(Learned(model, sight), task, networks, sight, ways.agent, ways.plan)
+        return ActorPolicy(networks, normalizer, config.agent, task.spec, explores)
+    return Planner(LearnedDynamics(model, normalizer), task, networks, normalizer, config.agent, config.plan)
 
 
-def compiled(ways: Ways, task: Task, static: Any) -> Calls:
+def compile_mpc(config: MPCSettings, task: Task, static: Any) -> MPCCalls:
     """One call that acts for all seeds, one that stores and updates for all."""
-    spec, settings = task.spec, ways.agent
+    spec, settings = task.spec, config.agent
 
-    def acting(networks: Any, sight: Any, params: Any, memory: Any, obs: Any, elapsed: Any, data: Any, k: Any) -> Any:
+    def acting(
+        networks: Any, normalizer: Any, params: Any, memory: Any, obs: Any, elapsed: Any, data: Any, k: Any
+    ) -> Any:
         model = None if params is None else eqx.combine(params, static)
-        policy = policy_of(ways, task, networks, sight, model, explores=True)
+        policy = make_policy(config, task, networks, normalizer, model, explores=True)
         key = jax.random.fold_in(jax.random.wrap_key_data(data), k)
         start_key, act_key = jax.random.split(key)
         fresh = policy.start(key=start_key)
         memory = fresh if memory is None else jax.tree.map(lambda a, b: jnp.where(elapsed == 0, a, b), fresh, memory)
         return policy.act(memory, obs, elapsed, key=act_key)
 
-    def learning(mind: Mind, sight: Sight, row: Any, data: Any, k: Any) -> Mind:
-        mind = dataclasses.replace(mind, replay=add(mind.replay, row[None]))
+    def learning(learner: LearnerState, normalizer: ObsNormalizer, row: Any, data: Any, k: Any) -> LearnerState:
+        learner = dataclasses.replace(learner, replay=add(learner.replay, row[None]))
         key = jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(data), 1), k)
 
-        def update(mind: Mind, key: Any) -> tuple[Mind, None]:
+        def update(learner: LearnerState, key: Any) -> tuple[LearnerState, None]:
             draw_key, update_key = jax.random.split(key)
-            batch = transitions(spec, settings, sight, sample(mind.replay, settings.batch, key=draw_key))
-            agent, sane = improve_actor_critic(mind.agent, settings, batch, key=update_key)
-            return dataclasses.replace(mind, agent=agent, skipped=mind.skipped + ~sane), None
+            batch = transitions(spec, settings, normalizer, sample(learner.replay, settings.batch, key=draw_key))
+            agent, sane = update_actor_critic(learner.agent, settings, batch, key=update_key)
+            return dataclasses.replace(learner, agent=agent, skipped=learner.skipped + ~sane), None
 
         if settings.updates == 1:
-            return update(mind, key)[0]
-        return jax.lax.scan(update, mind, jax.random.split(key, settings.updates))[0]
+            return update(learner, key)[0]
+        return jax.lax.scan(update, learner, jax.random.split(key, settings.updates))[0]
 
-    def foretelling(params: Any, sight: Sight, episodes: Episodes, data: Any) -> Any:
-        return reward_skill(eqx.combine(params, static), task, sight, episodes, jax.random.wrap_key_data(data))
+    def foretelling(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
+        return reward_skill(eqx.combine(params, static), task, normalizer, episodes, jax.random.wrap_key_data(data))
 
-    return Calls(
+    return MPCCalls(
         decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
         learn=jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
         skill=jax.jit(jax.vmap(foretelling)),
@@ -124,33 +131,33 @@ def compiled(ways: Ways, task: Task, static: Any) -> Calls:
 
 
 def reward_skill(
-    model: DynamicsModel, task: Task, sight: Sight, episodes: Episodes, key: Key[Array, ""]
+    model: DynamicsModel, task: Task, normalizer: ObsNormalizer, episodes: Episodes, key: Key[Array, ""]
 ) -> Float[Array, " steps"]:
     """How well the model foretells what a planner adds up: R^2 of the reward of the 1st, 2nd, .. decision ahead."""
     batch = episodes.batch_last()
     real, tau = batch.real, batch.tau * task.spec.tick
 
-    def shown(x: Array) -> Array:
-        return sight.unnormalised(jnp.moveaxis(x, 1, -1))
+    def seen_obs(x: Array) -> Array:
+        return normalizer.unnormalised(jnp.moveaxis(x, 1, -1))
 
     def reward(before: Array, after: Array) -> Array:
-        each = jax.vmap(jax.vmap(task.reward))(sight.origin(before), jnp.moveaxis(batch.action, 1, -1), after, tau)
+        each = jax.vmap(jax.vmap(task.reward))(normalizer.origin(before), jnp.moveaxis(batch.action, 1, -1), after, tau)
         return jnp.where(real, each, 0.0)
 
-    true, told = shown(batch.obs), shown(open_loop(model, batch, key).obs)
+    true, told = seen_obs(batch.obs), seen_obs(open_loop(model, batch, key).obs)
     earned, foretold = reward(true[:-1], true[1:]), reward(jnp.concatenate([true[:1], told[:-1]]), told)
     count = jnp.maximum(real.sum(1), 1)
     spread = jnp.where(real, (earned - (earned.sum(1) / count)[:, None]) ** 2, 0.0).sum(1)
     return 1.0 - ((foretold - earned) ** 2).sum(1) / jnp.maximum(spread, 1e-12)
 
 
-def transitions(spec: Spec, settings: ActorCriticSettings, sight: Sight, rows: Any) -> Transition:
+def transitions(spec: Spec, settings: ActorCriticConfig, normalizer: ObsNormalizer, rows: Any) -> ReplayTransition:
     """Rows as an agent sees them: normalised by today's statistics, with the discount gamma^tau."""
-    row = unpack(spec, rows)
-    return Transition(
-        sight.features(row.shown),
+    row = unpack_row(spec, rows)
+    return ReplayTransition(
+        normalizer.features(row.seen_obs),
         actions(spec, row.control),
         row.reward * settings.reward_scale,
         spec.discount ** (row.tau / spec.tick) * (1.0 - row.terminated),
-        sight.features(row.next_shown),
+        normalizer.features(row.next_seen_obs),
     )

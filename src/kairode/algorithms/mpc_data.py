@@ -6,52 +6,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.obs_normalizer import Sight
-from kairode.data.rows import Pieces, cut
+from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.data.rows import Chunks, cut
 from kairode.envs.core import Spec
 from kairode.models.predict import Episodes
-from kairode.training.refit import CHUNK, Shares
-from kairode.training.step import FitSettings
+from kairode.training.refit import CHUNK, TrainValidSplit
+from kairode.training.step import TrainingConfig
 from kairode.trees import one
 
 
-def shares_of(spec: Spec, rows: np.ndarray, sights: Sight, settings: FitSettings, capacity: int) -> Shares:
+def split_rows(
+    spec: Spec, rows: np.ndarray, normalizers: ObsNormalizer, settings: TrainingConfig, capacity: int
+) -> TrainValidSplit:
     """The shares of every seed, from its rows [seed, decision, number], as its model sees them.
 
     Padded to what the replay can hold at most, so that more experience compiles nothing anew.
     """
     length = settings.pieces or 10
     found = [cut(spec, one, length) for one in rows]
-    held = [held_back(pieces) for pieces in found]
+    held = [validation_mask(pieces) for pieces in found]
     counts = [int((~mask).sum()) for mask in held]
     most = capacity / length
     sizes = (
-        max(power(1.3 * most), *map(power, counts)),
-        max(power(0.13 * most), *(power(int(mask.sum())) for mask in held)),
+        max(next_power_of_two(1.3 * most), *map(next_power_of_two, counts)),
+        max(next_power_of_two(0.13 * most), *(next_power_of_two(int(mask.sum())) for mask in held)),
     )
 
     def stacked(masks: list[np.ndarray], size: int) -> Episodes:
         given = enumerate(zip(found, masks, strict=True))
-        parts = [_episodes(spec, one(sights, i), pieces, mask, size) for i, (pieces, mask) in given]
+        parts = [_episodes(spec, one(normalizers, i), pieces, mask, size) for i, (pieces, mask) in given]
         return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
     every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch / CHUNK))
-    return Shares(stacked([~mask for mask in held], sizes[0]), stacked(held, sizes[1]), counts, every)
+    return TrainValidSplit(stacked([~mask for mask in held], sizes[0]), stacked(held, sizes[1]), counts, every)
 
 
-def held_back(pieces: Pieces) -> np.ndarray:
+def validation_mask(pieces: Chunks) -> np.ndarray:
     """Every tenth episode is for validation; of few episodes, every tenth piece."""
     if pieces.episode[-1] < 9:
         return np.arange(len(pieces.episode)) % 10 == 4
     return pieces.episode % 10 == 4
 
 
-def power(number: float) -> int:
+def next_power_of_two(number: float) -> int:
     """The next power of two."""
     return 1 << max(int(np.ceil(number)) - 1, 0).bit_length()
 
 
-def _episodes(spec: Spec, sight: Sight, pieces: Pieces, mask: np.ndarray, size: int) -> Episodes:
+def _episodes(spec: Spec, normalizer: ObsNormalizer, pieces: Chunks, mask: np.ndarray, size: int) -> Episodes:
     """Some of a seed's pieces, normalised, padded with empty ones."""
     spare = size - int(mask.sum())
 
@@ -59,7 +61,7 @@ def _episodes(spec: Spec, sight: Sight, pieces: Pieces, mask: np.ndarray, size: 
         return jnp.asarray(np.pad(x[mask], [(0, spare), *[(0, 0)] * (x.ndim - 1)]))
 
     return Episodes(
-        obs=sight.features(padded(pieces.shown)),
+        obs=normalizer.features(padded(pieces.seen_obs)),
         action=padded(pieces.control),
         tau=padded(pieces.tau / np.float32(spec.tick)),
         real=padded(pieces.real),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kairode.agents.q_policy import SoftGreedy
-from kairode.algorithms.dyna import Round, Rounds, read_rounds, rounds_dqn, run_rounds, standing_policy
+from kairode.agents.q_policy import QPolicy
+from kairode.algorithms.dyna import DynaConfig, DynaRound, dyna_dqn, dyna_policy, read_dyna_state, run_dyna
 from kairode.algorithms.fit import same_system
 from kairode.data import Trajectory
 from kairode.envs import make
@@ -21,10 +21,10 @@ ELSEWHERE = ("env", "dqn", "seed", "setting", "fields")
 """Fields of the config that are no options here."""
 
 
-class Turns(NamedTuple):
+class DynaResult(NamedTuple):
     """What turns came to."""
 
-    policy: SoftGreedy
+    policy: QPolicy
     models: list[DynamicsModel]
     """The ensemble, fitted to all experience."""
     data: Trajectory
@@ -33,15 +33,15 @@ class Turns(NamedTuple):
     """Figures of each round, the one of random actions first."""
 
 
-def take_turns(
+def train_dyna(
     env: Any,
     *,
     rounds: int = 5,
     seed: int = 0,
     folder: str | Path | None = None,
-    tell: Callable[[Round], None] = lambda found: None,
+    callback: Callable[[DynaRound], None] = lambda found: None,
     **options: Any,
-) -> Turns:
+) -> DynaResult:
     """Collect with the current policy, refit, learn on: `kairode.take_turns(kairode.make("hiv")).policy`.
 
     Args:
@@ -59,21 +59,21 @@ def take_turns(
         raise KairodeError("folder is empty: leave it out, or name one.")
     if not isinstance(env, Environment):
         raise KairodeError(f"a system in JAX is needed, such as kairode.make('hiv'), got a {type(env).__name__}.")
-    known = [field.name for field in dataclasses.fields(Rounds) if field.name not in ELSEWHERE]
+    known = [field.name for field in dataclasses.fields(DynaConfig) if field.name not in ELSEWHERE]
     for name in options:
         if name not in known:
             raise unknown("option", name, known, where="of kairode.take_turns")
     name = env.task.spec.name
-    config = Rounds(env=name, rounds=rounds, seed=seed, dqn=rounds_dqn(name), fields=own_fields(env), **options)
+    config = DynaConfig(env=name, rounds=rounds, seed=seed, dqn=dyna_dqn(name), fields=own_fields(env), **options)
     given = {"rounds": rounds, "seed": seed, **options, **({} if folder is None else {"folder": str(folder)})}
     call = f"kairode.take_turns({name}, {', '.join(f'{key}={value!r}' for key, value in given.items())})"
     with tempfile.TemporaryDirectory() if folder is None else contextlib.nullcontext(folder) as place:
         same_system(env.task.spec, Path(place))
         try:
-            made = run_rounds(config, Path(place), tell, command=call, env=env)
+            made = run_dyna(config, Path(place), callback, command=call, env=env)
         except Stopped:
             if folder is None:
                 raise Stopped("interrupted; without a folder nothing is kept.") from None
             raise
-        standing = read_rounds(config, env, Path(place))
-    return Turns(standing_policy(config, env, standing), standing.members, standing.data, made["figures"]["rounds"])
+        state = read_dyna_state(config, env, Path(place))
+    return DynaResult(dyna_policy(config, env, state), state.members, state.data, made["figures"]["rounds"])

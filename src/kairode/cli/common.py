@@ -64,10 +64,10 @@ def counted(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     with contextlib.ExitStack() as stack:
         bars: list[Callable[[int], None]] = []
 
-        def tell(done: int, total: int) -> None:
+        def callback(done: int, total: int) -> None:
             if not bars:
                 bars.append(stack.enter_context(progress(what, total, quiet)))
             if done:
                 bars[0](1)
 
-        yield tell
+        yield callback

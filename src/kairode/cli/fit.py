@@ -47,14 +47,14 @@ def fit(
         tensorboard: also write what TensorBoard shows (needs the extra tensorboard).
         quiet: no progress bar, no table.
     """
-    from kairode.algorithms.fit import is_file, plan, run_fit
+    from kairode.algorithms.fit import is_file, make_fit_config, run_fit
     from kairode.config.presets import changed, preset
     from kairode.report.fits import draw_predictions, print_fit
     from kairode.report.progress import watching
 
     if is_file(source) and not (options.episodes is options.valid is options.test is None):
         raise KairodeError(f"--episodes, --valid and --test say what to collect, and {source} is a file.")
-    config = plan(
+    config = make_fit_config(
         source,
         model,
         changed(preset(source), options),
@@ -65,8 +65,8 @@ def fit(
         fields=fields_of(set),
     )
     folder = out or Path("runs") / f"fit-{Path(source).stem}-{model}-seed{seed}{f'-{seeds}' if seeds > 1 else ''}"
-    with watching(f"{model} on {Path(source).stem}", folder if tensorboard else None, quiet) as (tell, collected):
-        fitted, data, made = run_fit(config, folder, tell=tell, collected=collected)
+    with watching(f"{model} on {Path(source).stem}", folder if tensorboard else None, quiet) as (callback, collected):
+        fitted, data, made = run_fit(config, folder, callback=callback, collected=collected)
     picture = folder / "predictions.svg"
     draw_predictions(config, fitted.models[0], data.test, picture)
     if not quiet:

@@ -39,9 +39,9 @@ def rounds(
         set: fields of the environment, such as horizon=500.
         quiet: no lines, no closing sentence.
     """
-    from kairode.algorithms.dyna import Round, Rounds, rounds_dqn, run_rounds
+    from kairode.algorithms.dyna import DynaConfig, DynaRound, dyna_dqn, run_dyna
 
-    def tell(found: Round) -> None:
+    def callback(found: DynaRound) -> None:
         if not quiet:
             print(
                 f"round {found.number}: {found.real_episodes} real episodes; model error {found.model_error:.3g}; "
@@ -49,20 +49,20 @@ def rounds(
                 flush=True,
             )
 
-    config = Rounds(
+    config = DynaConfig(
         env=env,
         first=first,
         each=each,
         rounds=rounds,
         seed=seed,
-        dqn=rounds_dqn(env),
+        dqn=dyna_dqn(env),
         setting=setting,
         fields=fields_of(set),
     )
     folder = out or Path("runs") / f"rounds-{env}-seed{seed}"
     if not quiet:
         print(f"{rounds} rounds in {folder}; each collects, refits and learns on, for a minute or two.", flush=True)
-    made = run_rounds(config, folder, tell)
+    made = run_dyna(config, folder, callback)
     if not quiet:
         test = made["figures"]["test"]
         print(
@@ -167,9 +167,9 @@ def schedule(
     from kairode.report.progress import bars_with_figures, watching, watching_practice
     from kairode.report.schedule import draw_schedule, print_schedule
     from kairode.runs.course import course
-    from kairode.runs.schedule import Wish, run_schedule
+    from kairode.runs.schedule import ScheduleConfig, run_schedule
 
-    wish = Wish(
+    config = ScheduleConfig(
         prices=tuple(dict.fromkeys(price)) or (() if budget else (0.0,)),
         budgets=tuple(dict.fromkeys(budget)),
         taus=candidates,
@@ -182,16 +182,16 @@ def schedule(
         seed=seed,
     )
     still = quiet or json
-    run = _folder_of(run, wish, still)
+    run = _folder_of(run, config, still)
     with (
         bars_with_figures(still) as bars,
-        watching_practice(still, bars) as tell,
+        watching_practice(still, bars) as callback,
         watching("refitting", None, still, bars, begun=False) as (fitting, _),
     ):
         made, source, found = run_schedule(
             run,
-            wish,
-            tell=lambda report: tell("learning when to look again", report),
+            config,
+            callback=lambda report: callback("learning when to look again", report),
             said=lambda text: print(text, flush=True) if text and not still else None,
             fitting=fitting,
         )
@@ -208,12 +208,12 @@ def schedule(
         print(f"Return against visits: {folder / 'schedule.svg'}. One episode: {folder / 'patient.svg'}.")
 
 
-def _folder_of(run: Path, wish: Any, quiet: bool) -> Path:
+def _folder_of(run: Path, config: Any, quiet: bool) -> Path:
     """The folder of a run; for the name of an environment that of a main job, done first where there is none."""
     from kairode.config.run import usual
     from kairode.envs.core import Discrete
     from kairode.envs.zoo import ENVIRONMENTS, make
-    from kairode.runs.schedule import check_wish
+    from kairode.runs.schedule import check_schedule_config
 
     if run.exists():
         return run
@@ -228,8 +228,8 @@ def _folder_of(run: Path, wish: Any, quiet: bool) -> Path:
         raise KairodeError(
             f"intervals are chosen by the values of named actions so far; those of '{name}' are controls."
         )
-    check_wish(wish, spec)
-    if wish.revisits and not usual(name).rounds:
+    check_schedule_config(config, spec)
+    if config.revisits and not usual(name).rounds:
         raise KairodeError(f"--revisits goes on from rounds, and the main job of '{name}' takes none: leave it out.")
     whole, bare = (Path("runs") / f"{name}-latent-ode-{kind}seed0" for kind in ("", "visits-"))
     if (whole / "record.json").exists():

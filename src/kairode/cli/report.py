@@ -60,12 +60,12 @@ def report(
 
 def _taken_together(runs: list[Path], path: Path | None) -> None:
     """A table of runs that differ by their seeds; its record, where one is wanted."""
-    from kairode.report.compare import runs_listing, together, together_said
+    from kairode.report.compare import compare_runs, comparison_sentence, runs_listing
     from kairode.report.terminal import show
-    from kairode.runs.record import save
+    from kairode.runs.record import save_json
 
     try:
-        made = together(runs, path)
+        made = compare_runs(runs, path)
     except KairodeError as error:
         if path is not None:
             raise
@@ -73,7 +73,7 @@ def _taken_together(runs: list[Path], path: Path | None) -> None:
         return
     listing = runs_listing(made)
     show(listing.heads, listing.rows, listing.caption)
-    print(together_said(made))
+    print(comparison_sentence(made))
     if path is not None:
-        save(path, made)
+        save_json(path, made)
         print(f"Record: {path}")

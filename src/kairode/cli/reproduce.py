@@ -9,9 +9,9 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from kairode.cli.common import Quiet, print_json
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
-from kairode.paper.work import Work
+from kairode.paper.work import WorkItem
 
 LONG = 600.0
 """Seconds of work about which one is told before it begins."""
@@ -113,41 +113,41 @@ def _since(path: Path) -> tuple[str, bool]:
     if path.exists():
         return path.read_text().strip(), False
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(now)
     return now, True
 
 
-def _listed(units: Sequence[Work], workers: int | None, json: bool) -> None:
+def _listed(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
     """The dry run."""
-    from kairode.paper.engines import Local
+    from kairode.paper.engines import LocalEngine
     from kairode.report.plan import plan_figures, print_plan
 
-    print_json(plan_figures(units)) if json else print_plan(units, Local(workers).workers)
+    print_json(plan_figures(units)) if json else print_plan(units, LocalEngine(workers).workers)
 
 
 def _carried_out(
-    units: Sequence[Work], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
+    units: Sequence[WorkItem], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
 ) -> str:
     """Run what is not done; what failed, in a sentence."""
-    from kairode.paper.engines import Local, carry_out
-    from kairode.paper.ray_engine import Cluster
-    from kairode.paper.run_work import gather_cells
+    from kairode.paper.engines import LocalEngine, run_work
+    from kairode.paper.ray_engine import RayEngine
+    from kairode.paper.run_work import gather_table1
     from kairode.report.plan import left_in_words, time_left, watching_work
 
     left = [work for work in units if work.words and not work.done]
     if not left:
-        gather_cells(units, scope)
+        gather_table1(units, scope)
         return ""
-    where = Cluster(address, workers) if engine == "ray" else Local(workers)
+    where = RayEngine(address, workers) if engine == "ray" else LocalEngine(workers)
     if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
         beside = (
             "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
         )
         print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
-    with watching_work(units, quiet) as tell:
-        tally = carry_out(units, where, tell)
-    gather_cells(units, scope)
+    with watching_work(units, quiet) as callback:
+        tally = run_work(units, where, callback)
+    gather_table1(units, scope)
     if not quiet:
         print(tally, file=sys.stderr)
     if not tally.failed:

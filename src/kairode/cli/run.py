@@ -92,7 +92,7 @@ def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: 
     from kairode.report.progress import watching_run
     from kairode.report.run_page import write_run_page
     from kairode.report.runs import print_run
-    from kairode.runs.pipeline import run as run_pipeline
+    from kairode.runs.pipeline import run_pipeline
 
     check_model(model)
     latent, schedule = options.get("latent", False), options.get("schedule")
@@ -118,12 +118,12 @@ def _run_steered(
     env: str, model: str, environment: Any, options: dict[str, Any], out: Path | None, quiet: bool
 ) -> None:
     """Take turns between fitting and planning, test, film."""
-    from kairode.algorithms.mpc import run_control
+    from kairode.algorithms.mpc import run_mpc
     from kairode.config.mpc import with_options
     from kairode.report.figures import save_figure
-    from kairode.report.mpc import learning_figure, print_control, watching_control
+    from kairode.report.mpc import mpc_learning_figure, print_control, watching_mpc
     from kairode.report.run_page import write_run_page
-    from kairode.report.video import film
+    from kairode.report.video import save_video
     from kairode.runs.mpc import load_policies
 
     config = with_options(env, model, **options)
@@ -131,11 +131,11 @@ def _run_steered(
     kind += "-paper" if config.setting == "paper" else "-places" * (not config.changes)
     many = f"-{config.seeds}" * (config.seeds > 1)
     folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}{many}"
-    with watching_control(f"{env}, {model}", quiet) as tell:
-        made = run_control(config, folder, tell)
-    save_figure(learning_figure({f"{env}, {model}": made}), folder / "learning.svg")
+    with watching_mpc(f"{env}, {model}", quiet) as callback:
+        made = run_mpc(config, folder, callback)
+    save_figure(mpc_learning_figure({f"{env}, {model}": made}), folder / "learning.svg")
     page = write_run_page(folder)
-    shown = film(environment, load_policies(folder), made, folder / "film.gif")
+    shown = save_video(environment, load_policies(folder), made, folder / "film.gif")
     if not quiet:
         print_control(made, environment.task.spec)
         print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")

@@ -8,7 +8,7 @@ from typing import Any
 from kairode.cli.common import print_json
 from kairode.errors import KairodeError
 from kairode.paper.budget import Scope
-from kairode.paper.work import Work
+from kairode.paper.work import WorkItem
 
 QUICK = "Of the quick budget, a twentieth of the work: it shows that everything runs, and is no reproduction."
 
@@ -35,7 +35,7 @@ class View:
         return self.out or self.scope.runs / "reproduce" / f"{what}.svg"
 
 
-def show(what: str, view: View, units: Sequence[Work], patient: bool = False) -> None:
+def show(what: str, view: View, units: Sequence[WorkItem], patient: bool = False) -> None:
     """A table, a figure, or all of them one after the other; and what has no record.
 
     The patient are shown what there is, where some of it is missing.

@@ -35,16 +35,16 @@ def study(
         quiet: no progress bar.
     """
     from kairode.paper.budget import Scope
-    from kairode.paper.run_work import run_piece
-    from kairode.report.mpc import watching_control
+    from kairode.paper.run_work import run_work_item
+    from kairode.report.mpc import watching_mpc
     from kairode.report.progress import watching_practice
 
     scope = Scope.at(results, runs, seeds, budget)
     if name.startswith("control/"):
-        with watching_control(name, quiet) as control:
-            work = run_piece(name, scope, replace=replace, control=control)
+        with watching_mpc(name, quiet) as control:
+            work = run_work_item(name, scope, replace=replace, control=control)
     else:
-        with watching_practice(quiet) as tell:
-            work = run_piece(name, scope, replace=replace, practice=lambda report: tell(name, report))
+        with watching_practice(quiet) as callback:
+            work = run_work_item(name, scope, replace=replace, practice=lambda report: callback(name, report))
     if not quiet:
         print(f"Run: {work.folder}. Record: {work.record}.")

@@ -6,18 +6,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from kairode.agents.actor_critic import ActorCriticSettings
-from kairode.algorithms.mpc_agent import FREE, Ways
+from kairode.agents.actor_critic import ActorCriticConfig
+from kairode.algorithms.mpc_agent import FREE, MPCSettings
 from kairode.config.presets import preset
 from kairode.envs import ENVIRONMENTS, make
 from kairode.errors import KairodeError
-from kairode.models.zoo import Sizes, check_model
-from kairode.planning.mpc import PlanSettings
-from kairode.training.step import FitSettings
+from kairode.models.zoo import ModelConfig, check_model
+from kairode.planning.mpc import PlanConfig
+from kairode.training.step import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Control:
+class MPCConfig:
     """What to do."""
 
     env: str = "hopper"
@@ -32,10 +32,10 @@ class Control:
     """The first of them."""
     epoch: int = 5000
     """Decisions between two fits of the model."""
-    agent: ActorCriticSettings = dataclasses.field(default_factory=ActorCriticSettings)
-    plan: PlanSettings = dataclasses.field(default_factory=PlanSettings)
-    sizes: Sizes = dataclasses.field(default_factory=Sizes)
-    fit: FitSettings = dataclasses.field(default_factory=FitSettings)
+    agent: ActorCriticConfig = dataclasses.field(default_factory=ActorCriticConfig)
+    plan: PlanConfig = dataclasses.field(default_factory=PlanConfig)
+    sizes: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    fit: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     most_iterations: int = 1000
     """In one fit of the model, where early stopping does not end it before."""
     changes: bool = True
@@ -64,24 +64,24 @@ class Control:
             )
 
     @property
-    def ways(self) -> Ways:
+    def config(self) -> MPCSettings:
         """How the crew learns."""
-        return Ways(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_iterations)
+        return MPCSettings(self.model, self.agent, self.plan, self.sizes, self.fit, self.changes, self.most_iterations)
 
 
 AGENTS = {
-    "ddpg": ActorCriticSettings(),
-    "td3": ActorCriticSettings(kind="td3", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
-    "sac": ActorCriticSettings(kind="sac", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
+    "ddpg": ActorCriticConfig(),
+    "td3": ActorCriticConfig(kind="td3", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
+    "sac": ActorCriticConfig(kind="sac", hidden=(256, 256), actor_rate=3e-4, critic_rate=3e-4, soft=5e-3),
 }
 """DDPG as the paper has it; the others with the sizes and rates that are usual for them."""
 
 QUICK = {
     "pendulum": {
-        "agent": ActorCriticSettings(
+        "agent": ActorCriticConfig(
             hidden=(128, 128), actor_rate=1e-3, critic_rate=1e-3, soft=5e-3, warmup=1000, reward_scale=0.1, noise=0.2
         ),
-        "plan": PlanSettings(sequences=200, best=10, noise=0.3),
+        "plan": PlanConfig(sequences=200, best=10, noise=0.3),
         "epoch": 1000,
         "decisions": 10_000,
     }
@@ -89,7 +89,7 @@ QUICK = {
 """Where an environment wants other values than the paper's."""
 
 
-def usual(env: str, model: str, **given: Any) -> Control:
+def usual(env: str, model: str, **given: Any) -> MPCConfig:
     """The config that belongs to an environment, with what is given (None stands for what is usual)."""
     given = {name: value for name, value in given.items() if value is not None}
     own = dict(QUICK.get(env, {}))
@@ -98,7 +98,7 @@ def usual(env: str, model: str, **given: Any) -> Control:
     fitted = preset(env)
     settings = dataclasses.replace(fitted.settings, pieces=10, patience=15)
     chosen = {"sizes": fitted.sizes, "fit": settings, **own, **given}
-    return Control(env, model, **chosen)
+    return MPCConfig(env, model, **chosen)
 
 
 def with_options(
@@ -112,7 +112,7 @@ def with_options(
     solver: str | None = None,
     places: bool | None = None,
     **given: Any,
-) -> Control:
+) -> MPCConfig:
     """The usual config with what a command line changes of it."""
 
     planning = {"sequences": sequences, "rounds": rounds, "noise": noise, "solver": solver}
@@ -142,7 +142,7 @@ def with_options(
     )
 
 
-def command(config: Control, folder: Path | None = None) -> str:
+def command(config: MPCConfig, folder: Path | None = None) -> str:
     """The command that makes the run again."""
     base, now = dataclasses.asdict(usual(config.env, config.model)), dataclasses.asdict(config)
     words = ["kairode", "run", config.env, "--model", config.model]

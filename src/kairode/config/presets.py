@@ -4,17 +4,17 @@ import dataclasses
 from typing import Any
 
 from kairode.config.options import FitOptions
-from kairode.models.zoo import Sizes
-from kairode.training.losses import Weights
-from kairode.training.step import FitSettings
+from kairode.models.zoo import ModelConfig
+from kairode.training.losses import LossWeights
+from kairode.training.step import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class FitPreset:
     """How models of one environment are fitted."""
 
-    sizes: Sizes
-    settings: FitSettings
+    sizes: ModelConfig
+    settings: TrainingConfig
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The environment's fields that fitting sets."""
     episodes: int = 1000
@@ -30,34 +30,36 @@ class FitPreset:
 SOLVER = "midpoint:2"
 """What we recommend (`docs/architecture.md` says why)."""
 
-_known_intervals = dataclasses.replace(Weights(), timer=0.0)
+_known_intervals = dataclasses.replace(LossWeights(), timer=0.0)
 
 FITS: dict[str, FitPreset] = {
     "gridworld": FitPreset(
-        Sizes(latent=2, encoder_hidden=5, field_hidden=5, timer="none", solver=SOLVER),
-        FitSettings(learning_rate=1e-3, weights=_known_intervals),
+        ModelConfig(latent=2, encoder_hidden=5, field_hidden=5, timer="none", solver=SOLVER),
+        TrainingConfig(learning_rate=1e-3, weights=_known_intervals),
     ),
     "acrobot": FitPreset(
-        Sizes(latent=10, encoder_hidden=20, field_hidden=20, timer="none", solver=SOLVER),
-        FitSettings(learning_rate=5e-4, sampling_decay=1e-4, weights=_known_intervals),
+        ModelConfig(latent=10, encoder_hidden=20, field_hidden=20, timer="none", solver=SOLVER),
+        TrainingConfig(learning_rate=5e-4, sampling_decay=1e-4, weights=_known_intervals),
     ),
     "hiv": FitPreset(
-        Sizes(latent=10, encoder_hidden=20, field_hidden=20, timer="classes", solver=SOLVER),
-        FitSettings(learning_rate=1e-3),
+        ModelConfig(latent=10, encoder_hidden=20, field_hidden=20, timer="classes", solver=SOLVER),
+        TrainingConfig(learning_rate=1e-3),
         {"max_decisions": 50},
     ),
 }
 FITS["hiv-partial"] = FITS["hiv"]
 for _robot, _latent in (("swimmer", 128), ("hopper", 128), ("half-cheetah", 400)):
     FITS[_robot] = FitPreset(
-        Sizes(latent=_latent, encoder_hidden=20, field_hidden=_latent, timer="classes", solver=SOLVER),
-        FitSettings(learning_rate=1e-3, batch=128, pieces=10, patience=15, every=16),
+        ModelConfig(latent=_latent, encoder_hidden=20, field_hidden=_latent, timer="classes", solver=SOLVER),
+        TrainingConfig(learning_rate=1e-3, batch=128, pieces=10, patience=15, every=16),
         episodes=20,
         valid=3,
         test=3,
         standardise=True,
     )
-OTHER = FitPreset(Sizes(latent=16, encoder_hidden=20, field_hidden=32, solver=SOLVER), FitSettings(), standardise=True)
+OTHER = FitPreset(
+    ModelConfig(latent=16, encoder_hidden=20, field_hidden=32, solver=SOLVER), TrainingConfig(), standardise=True
+)
 """For experience from a file."""
 
 

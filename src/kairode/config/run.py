@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from kairode.agents.dqn import DQNSettings
-from kairode.algorithms.dyna import Rounds, rounds_dqn
+from kairode.agents.dqn import DQNConfig
+from kairode.algorithms.dyna import DynaConfig, dyna_dqn
 from kairode.algorithms.learn import imagined_episodes, policy_preset
 from kairode.config.presets import preset
 from kairode.envs import make
@@ -22,7 +22,7 @@ LEAST = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class RunConfig:
     """What to do."""
 
     env: str = "hiv"
@@ -89,9 +89,9 @@ class Run:
         return make(self.env, setting=self.setting, **self.fields)
 
     @property
-    def in_turns(self) -> Rounds:
+    def in_turns(self) -> DynaConfig:
         """The rounds of it."""
-        return Rounds(
+        return DynaConfig(
             env=self.env,
             model=self.model,
             first=self.episodes,
@@ -100,7 +100,7 @@ class Run:
             fits=self.fits,
             iterations=self.iterations,
             imagined=self.imagined,
-            dqn=rounds_dqn(self.env),
+            dqn=dyna_dqn(self.env),
             seed=self.seed,
             setting=self.setting,
             fields=self.fields,
@@ -111,7 +111,7 @@ class Run:
         """How policies are learned, where that is not what belongs to the environment."""
         if not self.paper:
             return {}
-        usual = DQNSettings()
+        usual = DQNConfig()
         shown = ("reward_scale", "double", "target_every")
         return {**{name: getattr(usual, name) for name in shown}, "margin": None, "branch": None}
 
@@ -135,11 +135,11 @@ def usual(
     schedule: float | None = None,
     paper: bool = False,
     rounds: int | None = None,
-) -> Run:
+) -> RunConfig:
     """What belongs to an environment: the whole story in minutes; or the paper's protocol, which takes hours."""
     practice = policy_preset(env)
     imagined = imagined_episodes(practice, branching=not latent)
-    run = Run(
+    run = RunConfig(
         env,
         imagined=imagined,
         visits=0 if schedule is not None else imagined,
@@ -175,7 +175,7 @@ def usual(
     return run
 
 
-def command(config: Run, folder: Path | None = None) -> str:
+def command(config: RunConfig, folder: Path | None = None) -> str:
     """The command that makes the run again."""
     kind: dict[str, Any] = {"latent": config.latent, "schedule": config.schedule, "paper": config.paper}
     plain = usual(config.env, rounds=config.rounds, **kind)

@@ -14,7 +14,7 @@ from kairode.data.collect_host import Progress, collect_host
 from kairode.data.policy import Policy, as_policy
 from kairode.data.rollout import Rollout, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
-from kairode.envs.batching import cores, most_lanes
+from kairode.envs.batching import cores, max_batch
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, as_schedule
@@ -49,13 +49,13 @@ def collect(
         raise KairodeError(f"seed must be a whole number between 0 and 2^32 - 1, got {seed}.")
     episodes, seed, spec = int(episodes), int(seed), env.task.spec
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
-    chooser = timing.accompany(chooser)
-    tell = progress or (lambda ended: None)
+    chooser = timing.track(chooser)
+    callback = progress or (lambda ended: None)
     try:
         if isinstance(env, HostEnvironment):
-            trajectory = collect_host(env, chooser, timing, episodes, seed, tell)
+            trajectory = collect_host(env, chooser, timing, episodes, seed, callback)
         else:
-            trajectory = _collect_jax(env, chooser, timing, episodes, seed, tell)
+            trajectory = _collect_jax(env, chooser, timing, episodes, seed, callback)
     except jax.errors.JAXTypeError as error:
         raise KairodeError(
             "the policy or schedule cannot be compiled: JAX traces it, so what is observed may enter only through "
@@ -66,11 +66,11 @@ def collect(
 
 
 def _collect_jax(
-    env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int, tell: Progress
+    env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
 ) -> Trajectory:
     parts: list[Rollout] = []
     for part in _parts(env, policy, schedule, episodes, seed):
-        tell(min(len(part.length), episodes - sum((len(done.length) for done in parts), 0)))
+        callback(min(len(part.length), episodes - sum((len(done.length) for done in parts), 0)))
         parts.append(part)
     length = np.concatenate([part.length for part in parts])[:episodes]
     longest = int(length.max())
@@ -96,19 +96,19 @@ def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, 
     """Blocks of episodes of one size, so that they are compiled once; the last may hold more than are wanted."""
     spec = env.task.spec
     limit = spec.longest(schedule.shortest(spec))
-    lanes = math.ceil(episodes / math.ceil(episodes / most_lanes()))
+    batch_size = math.ceil(episodes / math.ceil(episodes / max_batch()))
     x64 = bool(jax.config.read("jax_enable_x64"))  # of this thread; others have their own
 
     def part(start: int) -> Rollout:
         with jax.enable_x64(x64):
-            numbers = jnp.arange(start, start + lanes)
+            numbers = jnp.arange(start, start + batch_size)
             keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
             return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit))
 
     # On the CPU one call keeps one core busy: the cores share the calls. The first goes alone, to be compiled once.
     yield part(0)
     with ThreadPoolExecutor(cores() if jax.default_backend() == "cpu" else 1) as pool:
-        yield from pool.map(part, range(lanes, episodes, lanes))
+        yield from pool.map(part, range(batch_size, episodes, batch_size))
 
 
 def _check(trajectory: Trajectory) -> None:

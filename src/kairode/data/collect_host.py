@@ -18,7 +18,7 @@ from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule
 from kairode.envs.vector import Step
-from kairode.envs.vector_host import HostFleet
+from kairode.envs.vector_host import HostVectorEnv
 
 INSTANCES = 16
 """The most simulations stepped side by side."""
@@ -28,40 +28,40 @@ KeyData = UInt32[Array, "2"]
 
 
 def collect_host(
-    env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, tell: Progress
+    env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
 ) -> Trajectory:
     """Run episodes; a simulation that ends its own goes on with the next that none has begun."""
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
     actor = Actor(policy, env.task.spec, seed, episodes)
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
-    fleet = HostFleet(env, size, schedule)
+    vector_env = HostVectorEnv(env, size, schedule)
     try:
         episode = np.arange(size)  # the one each simulation is in; past the last where nothing is left to do
         begun = size
-        obs = fleet.reset(seeds[:size])
+        obs = vector_env.reset(seeds[:size])
         log.observation[:size, 0] = obs
         actor.start(np.arange(size), episode)
         elapsed = np.zeros(size, np.float32)
         while (busy := np.flatnonzero(episode < episodes)).size:
             current = np.minimum(episode, episodes - 1)
             actions = actor.act(obs, elapsed, current, log.length[current])
-            step = fleet.step(actions, fleet.intervals(actions, actor.memory))
+            step = vector_env.step(actions, vector_env.intervals(actions, actor.memory))
             log.record(busy, episode[busy], actions, step)
             obs, elapsed = step.obs, step.tau.astype(np.float32)
             ended = busy[(step.terminated | step.truncated)[busy]]
             if not ended.size:
                 continue
-            tell(ended.size)
+            callback(ended.size)
             episode[ended] = np.arange(begun, begun + ended.size)
             begun += ended.size
             renewed = ended[episode[ended] < episodes]
-            obs = fleet.reset([seeds[e] for e in episode[renewed]], renewed.tolist())
+            obs = vector_env.reset([seeds[e] for e in episode[renewed]], renewed.tolist())
             log.observation[episode[renewed], 0] = obs[renewed]
             elapsed[renewed] = 0.0
             actor.start(renewed, episode[renewed])
     finally:
-        fleet.close()
+        vector_env.close()
     return log.trajectory()
 
 
@@ -81,12 +81,12 @@ class Log:
         self.length = np.zeros(episodes, np.int32)
         self.terminated, self.truncated = np.zeros((2, episodes), bool)
 
-    def record(self, lanes: np.ndarray, episode: np.ndarray, actions: np.ndarray, step: Step) -> None:
+    def record(self, instances: np.ndarray, episode: np.ndarray, actions: np.ndarray, step: Step) -> None:
         """Write down what the lanes named did in their episodes."""
         k = self.length[episode]
-        self.observation[episode, k + 1], self.action[episode, k] = step.obs[lanes], actions[lanes]
-        self.interval[episode, k], self.reward[episode, k] = step.tau[lanes], step.reward[lanes]
-        self.terminated[episode], self.truncated[episode] = step.terminated[lanes], step.truncated[lanes]
+        self.observation[episode, k + 1], self.action[episode, k] = step.obs[instances], actions[instances]
+        self.interval[episode, k], self.reward[episode, k] = step.tau[instances], step.reward[instances]
+        self.terminated[episode], self.truncated[episode] = step.terminated[instances], step.truncated[instances]
         self.length[episode] += 1
 
     def trajectory(self) -> Trajectory:
@@ -113,15 +113,15 @@ class Actor:
 
         self._start, self._act = partial(_start, policy), partial(_act, policy, spec)
 
-    def start(self, lanes: np.ndarray, episode: np.ndarray) -> None:
+    def start(self, instances: np.ndarray, episode: np.ndarray) -> None:
         """Fresh memories where episodes begin."""
-        if not lanes.size:
+        if not instances.size:
             return
         fresh = self._start(self.data[episode])
         if self.memory is None:
             self.memory = fresh
         else:
-            self.memory = jax.tree.map(lambda old, new: old.at[lanes].set(new), self.memory, fresh)
+            self.memory = jax.tree.map(lambda old, new: old.at[instances].set(new), self.memory, fresh)
 
     def act(
         self,

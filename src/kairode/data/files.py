@@ -21,7 +21,7 @@ def check_target(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def whole(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """A path beside the wanted one to write to; it takes the wanted name once the block ends without error."""
     path = check_target(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 
-class Statistics(eqx.Module):
+class RunningStatistics(eqx.Module):
     """Count, mean and sum of squared deviations of what was seen so far."""
 
     count: Float[Array, ""]
@@ -19,14 +19,14 @@ class Statistics(eqx.Module):
         return jnp.where(std > 1e-6, std, 1.0)
 
 
-def nothing_seen(size: int) -> Statistics:
+def empty_statistics(size: int) -> RunningStatistics:
     """Before the first observation."""
-    return Statistics(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+    return RunningStatistics(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
 
 
-def update(
-    statistics: Statistics, observations: Float[Array, "n d"], mask: Bool[Array, " n"] | None = None
-) -> Statistics:
+def update_statistics(
+    statistics: RunningStatistics, observations: Float[Array, "n d"], mask: Bool[Array, " n"] | None = None
+) -> RunningStatistics:
     """With some more observations (those the mask holds), by the pairwise formula of Chan et al. (1979)."""
     weight = jnp.ones(observations.shape[0]) if mask is None else mask.astype(observations.dtype)
     new = weight.sum()
@@ -35,19 +35,19 @@ def update(
     count = statistics.count + new
     share = new / jnp.maximum(count, 1.0)
     shift = mean - statistics.mean
-    return Statistics(
+    return RunningStatistics(
         count,
         statistics.mean + share * shift,
         statistics.squares + squares + shift**2 * statistics.count * share,
     )
 
 
-def normalise(statistics: Statistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+def normalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     """Zero mean, unit standard deviation."""
     return (x - _like(statistics.mean, x)) / _like(statistics.std, x)
 
 
-def denormalise(statistics: Statistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+def denormalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     """The inverse of `normalise`."""
     return x * _like(statistics.std, x) + _like(statistics.mean, x)
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from kairode.data.policy import Memory, Policy
-from kairode.envs.core import Discrete, Environment, Moment, Spec, advance, begin
-from kairode.envs.schedule import Schedule, due
+from kairode.envs.core import Discrete, Environment, Moment, Spec, advance_episode, begin_episode
+from kairode.envs.schedule import Schedule, next_interval
 from kairode.errors import KairodeError
 
 
@@ -23,7 +23,7 @@ class Record(NamedTuple):
     next_obs: Any
 
 
-class Lane(NamedTuple):
+class RolloutState(NamedTuple):
     """Where one episode stands, with what its policy remembers."""
 
     moment: Moment
@@ -46,47 +46,49 @@ class Rollout(NamedTuple):
 
 def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int) -> Rollout:
     """An episode for each key, until the last one ends or `limit` decisions are taken. To be compiled by the caller."""
-    lanes = jax.vmap(partial(start, env, policy))(keys)
-    first_obs = lanes.moment.obs
-    step = jax.vmap(partial(decide, env, policy, schedule))
-    one_decision = jax.eval_shape(lambda: step(lanes, keys)[1])
+    episodes = jax.vmap(partial(start, env, policy))(keys)
+    first_obs = episodes.moment.obs
+    step = jax.vmap(partial(rollout_step, env, policy, schedule))
+    one_decision = jax.eval_shape(lambda: step(episodes, keys)[1])
     blank = jax.tree.map(lambda x: jnp.zeros((limit, *x.shape), x.dtype), one_decision)
 
-    def unfinished(carry: tuple[Array, Lane, Record]) -> Array:
-        k, lanes, _ = carry
-        return (k < limit) & ~jnp.all(lanes.terminated | lanes.truncated)
+    def unfinished(carry: tuple[Array, RolloutState, Record]) -> Array:
+        k, episodes, _ = carry
+        return (k < limit) & ~jnp.all(episodes.terminated | episodes.truncated)
 
-    def write_down(carry: tuple[Array, Lane, Record]) -> tuple[Array, Lane, Record]:
-        k, lanes, records = carry
-        lanes, record = step(lanes, keys)
-        return k + 1, lanes, jax.tree.map(lambda all, now: all.at[k].set(now), records, record)
+    def write_down(carry: tuple[Array, RolloutState, Record]) -> tuple[Array, RolloutState, Record]:
+        k, episodes, records = carry
+        episodes, record = step(episodes, keys)
+        return k + 1, episodes, jax.tree.map(lambda all, now: all.at[k].set(now), records, record)
 
-    _, lanes, records = jax.lax.while_loop(unfinished, write_down, (jnp.zeros((), jnp.int32), lanes, blank))
-    return Rollout(first_obs, records, lanes.moment.count, lanes.terminated, lanes.truncated)
+    _, episodes, records = jax.lax.while_loop(unfinished, write_down, (jnp.zeros((), jnp.int32), episodes, blank))
+    return Rollout(first_obs, records, episodes.moment.count, episodes.terminated, episodes.truncated)
 
 
-def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> Lane:
+def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:
     """The beginning of one episode."""
     policy_key, reset_key = jax.random.split(jax.random.fold_in(key, 0))
-    moment = begin(env, key=reset_key)
+    moment = begin_episode(env, key=reset_key)
     off = jnp.zeros((), bool)
-    return Lane(moment, policy.start(key=policy_key), jnp.zeros_like(moment.time), off, off)
+    return RolloutState(moment, policy.start(key=policy_key), jnp.zeros_like(moment.time), off, off)
 
 
-def decide(
-    env: Environment, policy: Policy, schedule: Schedule, lane: Lane, key: Key[Array, ""]
-) -> tuple[Lane, Record]:
+def rollout_step(
+    env: Environment, policy: Policy, schedule: Schedule, episode: RolloutState, key: Key[Array, ""]
+) -> tuple[RolloutState, Record]:
     """One decision of one episode. Where the episode is over, no time passes and nothing changes."""
-    going = ~(lane.terminated | lane.truncated)
-    act_key, due_key, advance_key = jax.random.split(jax.random.fold_in(key, lane.moment.count + 1), 3)
-    action, memory = policy.act(lane.memory, lane.moment.obs, lane.elapsed, key=act_key)
+    going = ~(episode.terminated | episode.truncated)
+    act_key, due_key, advance_key = jax.random.split(jax.random.fold_in(key, episode.moment.count + 1), 3)
+    action, memory = policy.act(episode.memory, episode.moment.obs, episode.elapsed, key=act_key)
     check_kind(env.task.spec, action)
-    tau = jnp.where(going, due(env, schedule, lane.moment, action, memory, key=due_key), 0.0)
-    moment, outcome = advance(env, lane.moment, action, tau, key=advance_key)
-    new = Lane(moment, memory, tau, outcome.terminated, outcome.truncated)
-    lane = jax.tree.map(lambda new, old: jnp.where(going, new, old), new, lane)
+    tau = jnp.where(going, next_interval(env, schedule, episode.moment, action, memory, key=due_key), 0.0)
+    moment, outcome = advance_episode(env, episode.moment, action, tau, key=advance_key)
+    new = RolloutState(moment, memory, tau, outcome.terminated, outcome.truncated)
+    episode = jax.tree.map(lambda new, old: jnp.where(going, new, old), new, episode)
     nothing = jnp.zeros_like(action)
-    return lane, Record(jnp.where(going, action, nothing), tau, jnp.where(going, outcome.reward, 0.0), lane.moment.obs)
+    return episode, Record(
+        jnp.where(going, action, nothing), tau, jnp.where(going, outcome.reward, 0.0), episode.moment.obs
+    )
 
 
 def check_kind(spec: Spec, action: Any) -> None:

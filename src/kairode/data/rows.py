@@ -7,11 +7,11 @@ import numpy as np
 from kairode.envs.core import Spec
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """One decision: what was seen, done, earned and seen next; any leading axes."""
 
-    shown: Any
-    next_shown: Any
+    seen_obs: Any
+    next_seen_obs: Any
     control: Any
     reward: Any
     tau: Any
@@ -26,23 +26,23 @@ def width(spec: Spec) -> int:
     return 2 * len(spec.observations) + spec.actions.n + 4
 
 
-def pack(row: Row) -> np.ndarray:
+def pack_row(row: StepRow) -> np.ndarray:
     """As one array, fields behind each other on the last axis."""
     scalars = [np.asarray(x, np.float32)[..., None] for x in row[3:]]
-    return np.concatenate([row.shown, row.next_shown, row.control, *scalars], axis=-1).astype(np.float32)
+    return np.concatenate([row.seen_obs, row.next_seen_obs, row.control, *scalars], axis=-1).astype(np.float32)
 
 
-def unpack(spec: Spec, rows: Any) -> Row:
+def unpack_row(spec: Spec, rows: Any) -> StepRow:
     """The inverse of `pack`, for NumPy and JAX arrays."""
     d = len(spec.observations)
     scalars = (rows[..., i] for i in range(-4, 0))
-    return Row(rows[..., :d], rows[..., d : 2 * d], rows[..., 2 * d : -4], *scalars)
+    return StepRow(rows[..., :d], rows[..., d : 2 * d], rows[..., 2 * d : -4], *scalars)
 
 
-class Pieces(NamedTuple):
+class Chunks(NamedTuple):
     """Stretches of episodes, padded: [piece, decision, ..]; observations one more than decisions."""
 
-    shown: np.ndarray
+    seen_obs: np.ndarray
     control: np.ndarray
     tau: np.ndarray
     real: np.ndarray
@@ -51,9 +51,9 @@ class Pieces(NamedTuple):
     """Which episode a piece is of, [piece]."""
 
 
-def cut(spec: Spec, rows: np.ndarray, most: int) -> Pieces:
+def cut(spec: Spec, rows: np.ndarray, most: int) -> Chunks:
     """Cut what happened, in order, into pieces of at most so many decisions, none across the end of an episode."""
-    row = unpack(spec, rows)
+    row = unpack_row(spec, rows)
     first = row.first > 0
     first[:1] = True
     episode = np.cumsum(first) - 1
@@ -63,5 +63,5 @@ def cut(spec: Spec, rows: np.ndarray, most: int) -> Pieces:
     steps = np.minimum(np.arange(most), lengths[:, None] - 1)  # behind a piece's end, its last decision again
     index = begins[:, None] + steps
     real = np.arange(most) < lengths[:, None]
-    shown = np.concatenate([row.shown[begins][:, None], row.next_shown[index]], axis=1)
-    return Pieces(shown, row.control[index], row.tau[index], real, episode[begins])
+    seen_obs = np.concatenate([row.seen_obs[begins][:, None], row.next_seen_obs[index]], axis=1)
+    return Chunks(seen_obs, row.control[index], row.tau[index], real, episode[begins])

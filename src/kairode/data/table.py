@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kairode.data.describe import missing, spec_from_dict, spec_from_table, spec_to_dict
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import RESERVED, Continuous, Discrete, Spec
 from kairode.errors import KairodeError
@@ -54,7 +54,7 @@ def write(path: str | Path, trajectory: Trajectory) -> None:
     for end in ("terminated", "truncated"):
         columns[end] = last & np.asarray(getattr(trajectory, end))[episode]
     table = pa.table(columns).replace_schema_metadata({KEY: json.dumps(spec_to_dict(spec)).encode()})
-    with whole(path) as part:
+    with atomic_write(path) as part:
         pq.write_table(table, part, compression="zstd")
 
 

@@ -15,14 +15,14 @@ from kairode.envs.core import (
     Spec,
     Task,
     Variable,
-    advance,
-    begin,
+    advance_episode,
+    begin_episode,
 )
 from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.hiv import HIV
 from kairode.envs.host import HostEnvironment, Simulation
 from kairode.envs.locomotion import Locomotion
-from kairode.envs.schedule import Fixed, Given, Own, Schedule, as_schedule, due, hold
+from kairode.envs.schedule import Fixed, Given, Own, Schedule, as_schedule, hold, next_interval
 from kairode.envs.zoo import ENVIRONMENTS, make
 
 __all__ = [
@@ -46,10 +46,10 @@ __all__ = [
     "Task",
     "Variable",
     "WindyGridworld",
-    "advance",
+    "advance_episode",
     "as_schedule",
-    "begin",
-    "due",
+    "begin_episode",
     "hold",
     "make",
+    "next_interval",
 ]

@@ -17,7 +17,7 @@ from kairode.envs.core import Action, Environment, Moment, Obs, State, Task, Tau
 from kairode.errors import KairodeError
 
 
-class Kept(NamedTuple):
+class AccruedState(NamedTuple):
     """A state, and what was earned on the way to it."""
 
     inner: Any
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
     """How long that was: shorter than was meant where the horizon came first."""
 
 
-class Accruing(Environment):
+class AccruedRewards(Environment):
     """An environment that gives its reward on every finest step while an action is held.
 
     An interval earns sum_i gamma^(i-1) R(s_(i-1), a, s_i) over its steps, and a share of that where a step is cut
@@ -49,24 +49,24 @@ class Accruing(Environment):
             raise KairodeError(f"the longest interval must be a positive, finite time, got {self.longest}.")
 
     @classmethod
-    def of(cls, env: Environment, longest: float, price: float | Array = 0.0) -> "Accruing":
+    def of(cls, env: Environment, longest: float, price: float | Array = 0.0) -> "AccruedRewards":
         """An environment, with the longest interval that will be held."""
         return cls(env.task, env, longest, price)
 
-    def reset(self, *, key: Key[Array, ""]) -> Kept:
+    def reset(self, *, key: Key[Array, ""]) -> AccruedState:
         """A start of the environment; nothing was earned."""
         zero = jnp.zeros(())
-        return Kept(self.env.reset(key=key), zero, zero, zero)
+        return AccruedState(self.env.reset(key=key), zero, zero, zero)
 
-    def observe(self, state: Kept) -> Obs:
+    def observe(self, state: AccruedState) -> Obs:
         """What the environment shows."""
         return self.env.observe(state.inner)
 
-    def interval(self, state: Kept, action: Action, *, key: Key[Array, ""]) -> Tau:
+    def interval(self, state: AccruedState, action: Action, *, key: Key[Array, ""]) -> Tau:
         """The environment's own rule."""
         return self.env.interval(state.inner, action, key=key)
 
-    def transition(self, state: Kept, action: Action, tau: Tau, *, key: Key[Array, ""]) -> Kept:
+    def transition(self, state: AccruedState, action: Action, tau: Tau, *, key: Key[Array, ""]) -> AccruedState:
         """Through every finest step, up to the horizon."""
         spec, task = self.task.spec, self.task
         step = jnp.asarray(spec.finest, tau.dtype)
@@ -77,14 +77,14 @@ class Accruing(Environment):
         obs = jax.vmap(self.env.observe)(passed)
         total, last = accrued(task, self.env.observe(state.inner), action, obs, ends)
         final = jax.tree.map(lambda x: x[last], passed)
-        return Kept(final, state.time + tau, total - self.price, held)
+        return AccruedState(final, state.time + tau, total - self.price, held)
 
-    def course(self, state: Kept, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
+    def course(self, state: AccruedState, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
         """That of the environment; what is earned on the way is not kept."""
         inner = self.env.course(state.inner, action, taus, key=key)
-        return Kept(inner, state.time + taus, jnp.zeros_like(taus), taus)
+        return AccruedState(inner, state.time + taus, jnp.zeros_like(taus), taus)
 
-    def earned(self, moment: Moment, action: Action, state: Kept, obs: Obs, tau: Tau) -> Float[Array, ""]:
+    def earned(self, moment: Moment, action: Action, state: AccruedState, obs: Obs, tau: Tau) -> Float[Array, ""]:
         """What accrued."""
         return state.earned
 
@@ -114,16 +114,16 @@ def step_rewards(
 
 def inner_state(state: Any) -> Any:
     """The state itself, where it is kept with what it earned."""
-    return state.inner if isinstance(state, Kept) else state
+    return state.inner if isinstance(state, AccruedState) else state
 
 
 def time_held(state: Any, tau: Tau) -> Tau:
     """How long the action was held that led here, where it was meant to be held for tau."""
-    return state.held if isinstance(state, Kept) else tau
+    return state.held if isinstance(state, AccruedState) else tau
 
 
-def undiscounted(env: Environment, longest: float) -> Accruing:
+def undiscounted(env: Environment, longest: float) -> AccruedRewards:
     """The environment with rewards that accrue without a discount: what was earned, step by step."""
     task: Any = env.task
     spec = dataclasses.replace(task.spec, discount=1.0)
-    return Accruing(dataclasses.replace(task, spec=spec), env, longest)
+    return AccruedRewards(dataclasses.replace(task, spec=spec), env, longest)

@@ -34,7 +34,7 @@ Motion = tuple[Array, Array, Array, Array]
 """Angles and velocities as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
 
 
-def field(motion: Motion, torque: Float[Array, ""]) -> Motion:
+def acrobot_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
     """The equations of motion, book version, both links alike."""
     theta1, theta2, dtheta1, dtheta2 = motion
     m, length, lc, i, g = MASS, LENGTH, CENTRE, INERTIA, GRAVITY
@@ -53,7 +53,7 @@ def field(motion: Motion, torque: Float[Array, ""]) -> Motion:
     return dtheta1, dtheta2, ddtheta1, ddtheta2
 
 
-def bound(motion: Motion) -> Motion:
+def wrap_and_clip(motion: Motion) -> Motion:
     """Wrap the angles into [-pi, pi), bound the velocities."""
     theta1, theta2, dtheta1, dtheta2 = motion
 
@@ -144,4 +144,4 @@ class Acrobot(Environment):
         torque = jnp.array(list(TORQUES.values()), state.dtype)[action]
         rate = jnp.asarray(1 / self.substep, state.dtype)
         motion = (state[0], state[1], state[2], state[3])
-        return jnp.stack(integrate(lambda y: field(y, torque), motion, tau, lambda _: rate, bound))
+        return jnp.stack(integrate(lambda y: acrobot_field(y, torque), motion, tau, lambda _: rate, wrap_and_clip))

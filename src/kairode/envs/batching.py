@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 
-def most_lanes() -> int:
+def max_batch() -> int:
     """The most lanes of one simulation loop.
 
     On the CPU a loop of many small steps is fastest while each step stays on one core: beyond 128 lanes XLA splits
@@ -22,13 +22,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def over_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+def batched_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
     """`vmap` over the leading axis of all arguments, in blocks of `most_lanes` one after the other."""
 
     def batched(*args: Any) -> Any:
         size = jax.tree.leaves(args)[0].shape[0]
-        if size <= most_lanes():
+        if size <= max_batch():
             return jax.vmap(function)(*args)
-        return jax.lax.map(lambda one: function(*one), args, batch_size=most_lanes())
+        return jax.lax.map(lambda one: function(*one), args, batch_size=max_batch())
 
     return batched

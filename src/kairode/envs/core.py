@@ -102,7 +102,7 @@ class Intervals:
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     @property
-    def whole(self) -> bool:
+    def atomic_write(self) -> bool:
         """Whether they are whole numbers."""
         return self.step == 1 and self.low == round(self.low)
 
@@ -251,7 +251,7 @@ class Outcome(NamedTuple):
     truncated: Any
 
 
-def begin(env: Environment, *, key: Key[Array, ""]) -> Moment:
+def begin_episode(env: Environment, *, key: Key[Array, ""]) -> Moment:
     """The first moment of an episode."""
     state = env.reset(key=key)
     obs = env.observe(state)
@@ -259,7 +259,7 @@ def begin(env: Environment, *, key: Key[Array, ""]) -> Moment:
     return Moment(state, obs, zero, zero, jnp.zeros((), jnp.int32))
 
 
-def advance(
+def advance_episode(
     env: Environment, moment: Moment, action: Action, tau: Tau, *, key: Key[Array, ""]
 ) -> tuple[Moment, Outcome]:
     """From one decision to the next: hold the action for tau, then look."""
@@ -270,12 +270,12 @@ def advance(
     time = moment.time + passed
     lag, count = (time - moment.time) - passed, moment.count + 1
     terminated = task.terminal(obs)
-    truncated = over(task.spec, time, count) & ~terminated
+    truncated = is_truncated(task.spec, time, count) & ~terminated
     reward = env.earned(moment, action, state, obs, tau)
     return Moment(state, obs, time, lag, count), Outcome(reward, tau, terminated, truncated)
 
 
-def over(spec: Spec, time: Any, count: Any) -> Any:
+def is_truncated(spec: Spec, time: Any, count: Any) -> Any:
     """Whether the horizon or the cap on decisions is reached (a thousandth of a tick is taken as rounding)."""
     late = time >= spec.horizon - 1e-3 * spec.tick
     return late if spec.max_decisions is None else late | (count >= spec.max_decisions)

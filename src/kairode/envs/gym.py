@@ -6,15 +6,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from kairode.envs.core import Discrete, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
-from kairode.envs.vector import Fleet, Step
-from kairode.envs.vector_host import HostFleet
-from kairode.envs.vector_jax import JaxFleet
+from kairode.envs.vector import Step, VectorEnv
+from kairode.envs.vector_host import HostVectorEnv
+from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.envs.zoo import make
 from kairode.errors import KairodeError
 
@@ -41,7 +42,7 @@ def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
 def interval_space(spec: Spec) -> spaces.Space:
     """Whole numbers where the environment's intervals are; else any time in its range."""
     low, high = spec.intervals.low, spec.intervals.high
-    if spec.intervals.whole:
+    if spec.intervals.atomic_write:
         return spaces.Discrete(int(high - low) + 1, start=int(low))
     return spaces.Box(low, high, (), np.float32)
 
@@ -82,10 +83,10 @@ def check_choice(spec: Spec, taus: np.ndarray) -> None:
     check_intervals(taus, spec)
     low, high = spec.intervals.low, spec.intervals.high
     outside = (taus < low - 1e-6) | (taus > high + 1e-6)
-    if spec.intervals.whole:
+    if spec.intervals.atomic_write:
         outside |= taus != np.round(taus)
     if outside.any():
-        kind = "whole numbers" if spec.intervals.whole else "times"
+        kind = "whole numbers" if spec.intervals.atomic_write else "times"
         raise KairodeError(
             f"interval {taus[outside][0]:g} is outside those of '{spec.name}': {kind} from {low:g} to {high:g}."
         )
@@ -99,11 +100,11 @@ class _Instances:
         self.env, self.spec, self.size = env, env.task.spec, size
         self.chosen_by_agent = isinstance(interval, str) and interval == AGENT
         schedule = None if self.chosen_by_agent else as_schedule(interval, self.spec)
-        self.fleet: Fleet
+        self.vector_env: VectorEnv
         if isinstance(env, HostEnvironment):
-            self.fleet = HostFleet(env, size, schedule, render_mode=render_mode)
+            self.vector_env = HostVectorEnv(env, size, schedule, render_mode=render_mode)
         else:
-            self.fleet = JaxFleet(env, size, schedule)
+            self.vector_env = JaxVectorEnv(env, size, schedule)
 
     def step(self, actions: Any, anew: np.ndarray | None = None) -> Step:
         """Check and step."""
@@ -118,7 +119,7 @@ class _Instances:
                 np.reshape(np.asarray(actions["interval"], np.float64), self.size),
             )
             check_choice(self.spec, taus)
-        return self.fleet.step(check_action(self.spec, actions, self.size), taus, anew)
+        return self.vector_env.step(check_action(self.spec, actions, self.size), taus, anew)
 
 
 class SemiMarkovEnv(gymnasium.Env):
@@ -154,7 +155,7 @@ class SemiMarkovEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start an episode."""
         super().reset(seed=seed)
-        obs = self.instances.fleet.reset([seed])
+        obs = self.instances.vector_env.reset([seed])
         self.ended = False
         self.history = []
         self._remember(0.0, None)
@@ -180,23 +181,23 @@ class SemiMarkovEnv(gymnasium.Env):
             return None
         from kairode.envs.render import picture
 
-        fleet = self.instances.fleet
-        if isinstance(fleet, HostFleet):
-            return fleet.simulations[0].render()
+        vector_env = self.instances.vector_env
+        if isinstance(vector_env, HostVectorEnv):
+            return vector_env.simulations[0].render()
         return picture(self.instances.env, self.history)
 
     def close(self) -> None:
         """Give back what the instance holds."""
-        self.instances.fleet.close()
+        self.instances.vector_env.close()
 
     def _remember(self, time: float, action: Any) -> None:
         if self.render_mode is not None:
-            states = self.instances.fleet.states()
+            states = self.instances.vector_env.states()
             state = None if states is None else states[0]
             self.history.append({"time": time, "state": state, "action": action})
 
 
-class SemiMarkovVectorEnv(VectorEnv):
+class SemiMarkovVectorEnv(GymnasiumVectorEnv):
     """Many instances, one compiled call a step. An instance that ended starts anew at the next step."""
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's way
@@ -224,7 +225,7 @@ class SemiMarkovVectorEnv(VectorEnv):
             seeds = [None if one is None else int(one) for one in seed]
         if len(seeds) != self.num_envs:
             raise KairodeError(f"{self.num_envs} seeds are needed, one for each instance, got {len(seeds)}.")
-        obs = self.instances.fleet.reset(seeds)
+        obs = self.instances.vector_env.reset(seeds)
         self.ended[:] = False
         zero = np.zeros(self.num_envs)
         return obs, {"dt": zero, "time": zero.copy()}
@@ -238,4 +239,4 @@ class SemiMarkovVectorEnv(VectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back what the instances hold."""
-        self.instances.fleet.close()
+        self.instances.vector_env.close()

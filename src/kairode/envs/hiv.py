@@ -42,7 +42,7 @@ Markers = tuple[Array, Array, Array, Array, Array, Array]
 """The markers as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
 
 
-def field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Markers:
+def hiv_field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Markers:
     """The six rates of change, per day (Adams et al. 2004, equation 2.1)."""
     T1, T2, T1s, T2s, V, E = markers
     l1, d1, k1, m1, r1 = 1e4, 0.01, 8e-7, 1e-5, 1.0
@@ -191,6 +191,6 @@ class HIV(Environment):
 
         def held(*values: Float[Array, ""]) -> Markers:
             *markers, e1, e2, tau = values
-            return integrate(lambda y: field(y, e1, e2), tuple(markers), tau, rate)
+            return integrate(lambda y: hiv_field(y, e1, e2), tuple(markers), tau, rate)
 
         return jnp.stack(one_loop(held)(*state, e1, e2, tau))

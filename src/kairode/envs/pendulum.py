@@ -23,13 +23,13 @@ Motion = tuple[Array, Array]
 """Angle from the top and angular velocity."""
 
 
-def field(motion: Motion, torque: Float[Array, ""]) -> Motion:
+def pendulum_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
     """theta'' = 3 g / (2 l) sin(theta) + 3 u / (m l^2), a rod about its end."""
     theta, velocity = motion
     return velocity, 1.5 * GRAVITY / LENGTH * jnp.sin(theta) + 3.0 * torque / (MASS * LENGTH**2)
 
 
-def bound(motion: Motion) -> Motion:
+def wrap_angle(motion: Motion) -> Motion:
     """The velocity is bounded; the angle is observed by its sine and cosine."""
     return motion[0], jnp.clip(motion[1], -MAX_VELOCITY, MAX_VELOCITY)
 
@@ -112,4 +112,4 @@ class Pendulum(Environment):
         torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
         rate = jnp.asarray(1 / self.substep, state.dtype)
         motion = (state[0], state[1])
-        return jnp.stack(integrate(lambda y: field(y, torque), motion, tau, lambda _: rate, bound))
+        return jnp.stack(integrate(lambda y: pendulum_field(y, torque), motion, tau, lambda _: rate, wrap_angle))

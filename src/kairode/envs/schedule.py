@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kairode.envs.core import Action, Environment, Moment, Outcome, Spec, Tau, advance
+from kairode.envs.core import Action, Environment, Moment, Outcome, Spec, Tau, advance_episode
 from kairode.errors import KairodeError
 
 
@@ -44,7 +44,7 @@ class Schedule(eqx.Module):
         """An upper bound on its intervals."""
         return spec.intervals.high
 
-    def accompany(self, policy: Any) -> Any:
+    def track(self, policy: Any) -> Any:
         """The policy, remembering along its episodes what this schedule needs to see in its memory."""
         return policy
 
@@ -52,7 +52,7 @@ class Schedule(eqx.Module):
         """Whether what it comes to is counted on every finest step, unless said otherwise."""
         return False
 
-    def informed(self, q: Any) -> "Schedule":
+    def with_q(self, q: Any) -> "Schedule":
         """The schedule when these are the action values, for one that is chosen by them while they are learned."""
         return self
 
@@ -91,7 +91,7 @@ class Fixed(Schedule):
         return jnp.asarray(self.tau, proposed.dtype)
 
 
-class Timed(Schedule):
+class FixedOrOwn(Schedule):
     """A fixed interval, or the environment's own rule where it is 0: schedules that differ in a number alone."""
 
     tau: Float[Array, "*agents"]
@@ -176,7 +176,7 @@ def check_intervals(taus: object, spec: Spec | None = None) -> None:
             raise KairodeError(f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}.")
 
 
-def due(
+def next_interval(
     env: Environment, schedule: Schedule, moment: Moment, action: Action, memory: Any = (), *, key: Key[Array, ""]
 ) -> Tau:
     """The time until the next decision, as the schedule says."""
@@ -191,5 +191,5 @@ def hold(
 ) -> tuple[Moment, Outcome]:
     """Hold the action for as long as the schedule says, then look."""
     due_key, advance_key = jax.random.split(key)
-    tau = due(env, schedule, moment, action, memory, key=due_key)
-    return advance(env, moment, action, tau, key=advance_key)
+    tau = next_interval(env, schedule, moment, action, memory, key=due_key)
+    return advance_episode(env, moment, action, tau, key=advance_key)

@@ -26,7 +26,7 @@ class Step(NamedTuple):
     time: np.ndarray
 
 
-class Fleet(abc.ABC):
+class VectorEnv(abc.ABC):
     """Instances of one environment. Actions come and observations go as NumPy arrays."""
 
     task: Task
@@ -66,7 +66,7 @@ class Fleet(abc.ABC):
 # Across the border to compiled code keys travel as plain numbers: calls with typed keys are several times slower.
 
 
-def following(data: jax.Array) -> jax.Array:
+def next_episode_key(data: jax.Array) -> jax.Array:
     """The key of an instance's next episode."""
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
 
@@ -79,7 +79,7 @@ def step_key(data: jax.Array, count: Any) -> jax.Array:
 @jax.jit
 def _succeed(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
     """The chosen instances' keys become their seed's, or without a seed the one that follows; others stay."""
-    renewed = jnp.where(seeded[:, None], fresh, jax.vmap(following)(data))
+    renewed = jnp.where(seeded[:, None], fresh, jax.vmap(next_episode_key)(data))
     return jnp.where(chosen[:, None], renewed, data)
 
 

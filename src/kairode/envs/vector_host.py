@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from kairode.envs.batching import cores
-from kairode.envs.core import Tau, over
+from kairode.envs.core import Tau, is_truncated
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Decision, Own, Schedule
-from kairode.envs.vector import Fleet, Keys, Step, step_key
+from kairode.envs.vector import Keys, Step, VectorEnv, step_key
 from kairode.errors import KairodeError
 
 
@@ -24,7 +24,7 @@ def _schedule_intervals(schedule: Schedule, proposed: Any, decisions: Decision, 
     return jax.vmap(one)(proposed, decisions, data)
 
 
-class HostFleet(Fleet):
+class HostVectorEnv(VectorEnv):
     """Running simulations of a host environment, stepped side by side in threads (the physics lets go of the GIL)."""
 
     def __init__(
@@ -48,7 +48,7 @@ class HostFleet(Fleet):
         # Measured on 16 cores: past four threads they wait for Python's lock more than they gain.
         workers = threads or min(4, cores(), max(1, size // 4))
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
-        self.shares = [range(size)[i::workers] for i in range(workers)]
+        self.split = [range(size)[i::workers] for i in range(workers)]
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
         """Start episodes; the simulation's own generator takes the seed."""
@@ -80,7 +80,7 @@ class HostFleet(Fleet):
         self.count += 1
         reward = np.asarray(self.reward(before, actions, self.obs, held))
         terminated = np.asarray(self.terminal(self.obs))
-        truncated = over(self.spec, self.time, self.count) & ~terminated
+        truncated = is_truncated(self.spec, self.time, self.count) & ~terminated
         if fresh.any():
             self.reset([None] * int(fresh.sum()), np.flatnonzero(fresh).tolist())
             held, reward = np.where(fresh, 0.0, held), np.where(fresh, 0.0, reward)
@@ -112,7 +112,7 @@ class HostFleet(Fleet):
             for i in indices:
                 move(i)
 
-        list(self.pool.map(share, self.shares))
+        list(self.pool.map(share, self.split))
 
     def states(self) -> Any:
         """Not told: the physics keeps them."""

@@ -8,27 +8,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.envs.batching import over_lanes
-from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, advance, begin, decimal
-from kairode.envs.schedule import Own, Schedule, due
-from kairode.envs.vector import Fleet, Keys, Step, following, step_key
+from kairode.envs.batching import batched_vmap
+from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, advance_episode, begin_episode, decimal
+from kairode.envs.schedule import Own, Schedule, next_interval
+from kairode.envs.vector import Keys, Step, VectorEnv, next_episode_key, step_key
 from kairode.errors import KairodeError
 from kairode.trees import choose
 
 
-class Calls(NamedTuple):
+class EnvCalls(NamedTuple):
     """The compiled calls of a JAX environment under a schedule, for any number of instances."""
 
-    begin: Callable[..., Moment]
+    begin_episode: Callable[..., Moment]
     renew: Callable[..., Moment]
     step: Callable[..., tuple[Moment, Outcome, jax.Array]]
 
 
-def compiled(env: Environment, schedule: Schedule) -> Calls:
+def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
     """The calls with environment and schedule built in: a call then carries only what changes."""
 
     def start(data: jax.Array) -> Moment:
-        return begin(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
+        return begin_episode(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
 
     def renew(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
         return choose(chosen, start(data), moment)
@@ -38,22 +38,22 @@ def compiled(env: Environment, schedule: Schedule) -> Calls:
     ) -> tuple[Moment, Outcome, jax.Array]:
         due_key, advance_key = jax.random.split(step_key(data, moment.count))
         if tau is None:
-            tau = due(env, schedule, moment, action, key=due_key)
+            tau = next_interval(env, schedule, moment, action, key=due_key)
         if anew is None:
-            return *advance(env, moment, action, tau, key=advance_key), data
+            return *advance_episode(env, moment, action, tau, key=advance_key), data
         held = jnp.where(anew, 0.0, tau)
-        moved, outcome = advance(env, moment, action, held, key=advance_key)
-        data = jnp.where(anew, following(data), data)
+        moved, outcome = advance_episode(env, moment, action, held, key=advance_key)
+        data = jnp.where(anew, next_episode_key(data), data)
         nothing = jax.tree.map(jnp.zeros_like, outcome)
         return choose(anew, start(data), moved), choose(anew, nothing, outcome), data
 
-    return Calls(*(jax.jit(over_lanes(one)) for one in (start, renew, step)))
+    return EnvCalls(*(jax.jit(batched_vmap(one)) for one in (start, renew, step)))
 
 
-_compiled_once = functools.lru_cache(maxsize=64)(compiled)
+_compiled_once = functools.lru_cache(maxsize=64)(compile_env)
 
 
-class JaxFleet(Fleet):
+class JaxVectorEnv(VectorEnv):
     """Instances of a JAX environment: one compiled call steps them all."""
 
     def __init__(self, env: Environment, size: int, schedule: Schedule | None = None) -> None:
@@ -64,11 +64,11 @@ class JaxFleet(Fleet):
         self.schedule = schedule or Own()
         self.calls = self._calls()
 
-    def _calls(self) -> Calls:
+    def _calls(self) -> EnvCalls:
         try:
             return _compiled_once(self.env, self.schedule)
         except TypeError:  # a field that holds an array cannot be a key of the cache
-            return compiled(self.env, self.schedule)
+            return compile_env(self.env, self.schedule)
 
     def __getstate__(self) -> dict[str, Any]:
         return jax.device_get({key: value for key, value in vars(self).items() if key != "calls"})
@@ -81,7 +81,7 @@ class JaxFleet(Fleet):
         """Start episodes; a seed fixes all that follows in its instance."""
         chosen = self.keys.reset(seeds, range(self.size) if which is None else which)
         if self.moments is None:
-            self.moments = self.calls.begin(self.keys.data)
+            self.moments = self.calls.begin_episode(self.keys.data)
         else:
             self.moments = self.calls.renew(chosen, self.keys.data, self.moments)
         self.time = np.where(chosen, 0.0, self.time)
@@ -114,7 +114,7 @@ class JaxFleet(Fleet):
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """The moments again."""
         self.keys.data, self.time = np.asarray(state["keys"], np.uint32), np.asarray(state["time"], np.float64)
-        like = jax.eval_shape(self.calls.begin, self.keys.data)
+        like = jax.eval_shape(self.calls.begin_episode, self.keys.data)
         leaves, structure = jax.tree.flatten(like)
         self.moments = jax.tree.unflatten(structure, [jnp.asarray(state[f"{i}"]) for i in range(len(leaves))])
         assert self.moments is not None

@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
-def describe(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
+def describe_env(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
     """What an environment is, in a sentence, and its fields: name, default, meaning."""
     if name not in ENVIRONMENTS:
         raise unknown("environment", name, ENVIRONMENTS)

@@ -3,15 +3,15 @@
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import Adaptive, FixedSteps, Solver
 from kairode.models.predict import predict, rollout
-from kairode.models.zoo import MODELS, Sizes, build
+from kairode.models.zoo import MODELS, ModelConfig, build
 
 __all__ = [
     "MODELS",
     "Adaptive",
     "DynamicsModel",
     "FixedSteps",
+    "ModelConfig",
     "Scale",
-    "Sizes",
     "Solver",
     "build",
     "predict",

@@ -17,7 +17,7 @@ from kairode.models.transition import DecayGated, FlowGated, Gated, GatedWithInt
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class ModelConfig:
     """How large a model is and how its flow is solved."""
 
     latent: int = 10
@@ -40,35 +40,35 @@ class Sizes:
                 raise KairodeError(f"{field} must be a whole number of at least 1, got {value}.")
 
 
-NewInitial = Callable[[int, Sizes, Key[Array, ""]], Initial]
-NewTransition = Callable[[int, Sizes, Solver, Key[Array, ""]], Transition]
+NewInitial = Callable[[int, ModelConfig, Key[Array, ""]], Initial]
+NewTransition = Callable[[int, ModelConfig, Solver, Key[Array, ""]], Transition]
 
 
-def _zeros(inputs: int, sizes: Sizes, key: Key[Array, ""]) -> Initial:
+def _zeros(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
     return Zeros(sizes.latent)
 
 
-def _variational(inputs: int, sizes: Sizes, key: Key[Array, ""]) -> Initial:
+def _variational(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
     return Variational.new(inputs, sizes.latent, sizes.encoder_hidden, key=key)
 
 
-def _gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+def _gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
     return Gated.new(inputs, sizes.latent, key=key)
 
 
-def _gru_tau(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+def _gru_tau(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
     return GatedWithInterval.new(inputs, sizes.latent, key=key)
 
 
-def _decay_gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+def _decay_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
     return DecayGated.new(inputs, sizes.latent, key=key)
 
 
-def _ode_gru(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+def _ode_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
     return FlowGated.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
 
 
-def _linear_ode(inputs: int, sizes: Sizes, solver: Solver, key: Key[Array, ""]) -> Transition:
+def _linear_ode(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
     return LinearFlow.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
 
 
@@ -94,11 +94,11 @@ def check_model(name: str) -> str:
 
 
 def build(
-    name: str, spec: Spec, sizes: Sizes | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
+    name: str, spec: Spec, sizes: ModelConfig | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
 ) -> DynamicsModel:
     """A model by its name, with random weights, for a task of these sizes and units."""
     new_initial, new_transition = MODELS[check_model(name)]
-    sizes, observed = sizes or Sizes(), len(spec.observations)
+    sizes, observed = sizes or ModelConfig(), len(spec.observations)
     inputs = observed + spec.actions.n
     solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
     initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
@@ -115,7 +115,7 @@ def build(
 MOST_CLASSES = 64
 
 
-def _timer(spec: Spec, sizes: Sizes, features: int, key: Key[Array, ""]) -> Timer:
+def _timer(spec: Spec, sizes: ModelConfig, features: int, key: Key[Array, ""]) -> Timer:
     classes, tick = spec.intervals.classes, spec.tick
     kind = sizes.timer
     if kind == "auto":

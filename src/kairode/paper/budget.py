@@ -4,17 +4,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kairode.algorithms.dyna import Rounds
-from kairode.algorithms.fit import Fit
-from kairode.config.mpc import Control
+from kairode.algorithms.dyna import DynaConfig
+from kairode.algorithms.fit import FitConfig
+from kairode.config.mpc import MPCConfig
 from kairode.errors import KairodeError, unknown
-from kairode.paper.schedule_study import Visits
+from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import Study
 
 BUDGETS = ("quick", "paper")
 SHARE = 20
 """The quick budget has one part in so many."""
-MOST = {Study: 2, Visits: 2, Control: 1}
+MOST = {Study: 2, ScheduleStudy: 2, MPCConfig: 1}
 """Seeds of the quick budget, unless others are asked for."""
 EPISODE = 1000
 """Decisions of the robots' longest episodes: one ends in each part of a quick curve."""
@@ -51,7 +51,7 @@ class Scope:
 
     def of(self, config: T) -> T:
         """A config with the seeds that are asked for, short where the budget is."""
-        if not isinstance(config, Study | Visits | Control):
+        if not isinstance(config, Study | ScheduleStudy | MPCConfig):
             return quick(config) if self.budget == "quick" else config
         seeds = self.seeds or (min(config.seeds, MOST[type(config)]) if self.budget == "quick" else config.seeds)
         if getattr(config, "ensemble", False):
@@ -63,7 +63,7 @@ class Scope:
         """How many seeds, of what has one run for each."""
         return self.seeds or (min(usual, 2) if self.budget == "quick" else usual)
 
-    def folder(self, kind: str, name: str, usual: Study | Visits | Control) -> Path:
+    def folder(self, kind: str, name: str, usual: Study | ScheduleStudy | MPCConfig) -> Path:
         """Of a run whose seeds practise together: another one for another number of them."""
         seeds, own = self.of(usual).seeds, dataclasses.replace(self, seeds=None).of(usual).seeds
         return self.runs / (kind if seeds == own else f"{kind}-{seeds}-seeds") / name
@@ -78,7 +78,7 @@ class Scope:
 
 def quick(config: T) -> T:
     """A twentieth of it: whatever comes out shows that the machinery runs, and reproduces nothing."""
-    if isinstance(config, Fit):
+    if isinstance(config, FitConfig):
         return dataclasses.replace(config, preset=_quick_preset(config.preset))
     if isinstance(config, Study):
         return dataclasses.replace(
@@ -88,7 +88,7 @@ def quick(config: T) -> T:
             look_episodes=_part(config.look_episodes),
             test_episodes=_part(config.test_episodes),
         )
-    if isinstance(config, Visits):
+    if isinstance(config, ScheduleStudy):
         return dataclasses.replace(
             config,
             episodes=config.episodes and _part(config.episodes),
@@ -97,10 +97,10 @@ def quick(config: T) -> T:
             prices=config.prices[:2],
             budgets=config.budgets[:1],
         )
-    if isinstance(config, Rounds):
+    if isinstance(config, DynaConfig):
         imagined, iterations = _part(config.imagined), _part(config.iterations)
         return dataclasses.replace(config, first=10, each=2, rounds=2, fits=2, imagined=imagined, iterations=iterations)
-    assert isinstance(config, Control)
+    assert isinstance(config, MPCConfig)
     return dataclasses.replace(
         config,
         decisions=_part(config.decisions),

@@ -13,7 +13,7 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
+def run_child() -> None:
     """Ask for that signal, take the cores, become the program."""
     parent, cores, *words = sys.argv[1:]
     if sys.platform == "linux":
@@ -26,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_child()

@@ -17,7 +17,7 @@ from typing import Literal
 from kairode.envs.batching import cores
 from kairode.errors import KairodeError, Stopped
 from kairode.paper import child
-from kairode.paper.work import Work, held
+from kairode.paper.work import WorkItem, held
 from kairode.training.loop import interrupts
 
 PAUSE = 0.1
@@ -29,15 +29,15 @@ class Engine(abc.ABC):
     """Where processes run."""
 
     @abc.abstractmethod
-    def room(self, work: Work) -> bool:
+    def has_capacity(self, work: WorkItem) -> bool:
         """Whether this can be started now."""
 
     @abc.abstractmethod
-    def start(self, work: Work, alone: bool) -> None:
+    def start(self, work: WorkItem, alone: bool) -> None:
         """Start it; alone where nothing else could be started beside it now."""
 
     @abc.abstractmethod
-    def ended(self) -> list[tuple[Work, Outcome]]:
+    def ended(self) -> list[tuple[WorkItem, Outcome]]:
         """What has ended, after a short wait at most."""
 
     @abc.abstractmethod
@@ -46,14 +46,14 @@ class Engine(abc.ABC):
 
 
 @dataclasses.dataclass
-class Tally:
+class WorkSummary:
     """What came of a list of work."""
 
-    run: list[Work] = dataclasses.field(default_factory=list)
-    skipped: list[Work] = dataclasses.field(default_factory=list)
+    run: list[WorkItem] = dataclasses.field(default_factory=list)
+    skipped: list[WorkItem] = dataclasses.field(default_factory=list)
     """Done before, or by another process meanwhile."""
-    failed: list[Work] = dataclasses.field(default_factory=list)
-    left: list[Work] = dataclasses.field(default_factory=list)
+    failed: list[WorkItem] = dataclasses.field(default_factory=list)
+    left: list[WorkItem] = dataclasses.field(default_factory=list)
     """Not begun, as something that they need failed."""
 
     def __str__(self) -> str:
@@ -65,30 +65,30 @@ class Tally:
         return f"{said[:1].upper()}{said[1:]}.{logs}"
 
 
-def carry_out(
-    units: Sequence[Work],
+def run_work(
+    units: Sequence[WorkItem],
     engine: Engine,
-    tell: Callable[[Work, str], None] = lambda work, event: None,
-) -> Tally:
+    callback: Callable[[WorkItem, str], None] = lambda work, event: None,
+) -> WorkSummary:
     """Do what is not done, each after what it needs; whoever watches is told what begins and how it ended."""
-    tally = Tally()
-    waiting: list[Work] = []
+    tally = WorkSummary()
+    waiting: list[WorkItem] = []
     for work in (work for work in units if work.words):
         (tally.skipped if work.done else waiting).append(work)
-    running: list[Work] = []
+    running: list[WorkItem] = []
     with interrupts() as asked:
         try:
             while (waiting or running) and not asked():
-                _start_some(waiting, running, engine, tell)
+                _start_some(waiting, running, engine, callback)
                 for work, outcome in engine.ended():
                     running.remove(work)
                     {"run": tally.run, "done": tally.skipped, "failed": tally.failed}[outcome].append(work)
-                    tell(work, outcome)
-                while hopeless := _hopeless(waiting, [*tally.failed, *tally.left]):
+                    callback(work, outcome)
+                while hopeless := _blocked(waiting, [*tally.failed, *tally.left]):
                     work = hopeless[0]
                     waiting.remove(work)
                     tally.left.append(work)
-                    tell(work, "left")
+                    callback(work, "left")
         finally:
             engine.stop()
         if asked() and (waiting or running):
@@ -99,25 +99,27 @@ def carry_out(
     return tally
 
 
-def _start_some(waiting: list[Work], running: list[Work], engine: Engine, tell: Callable[[Work, str], None]) -> None:
+def _start_some(
+    waiting: list[WorkItem], running: list[WorkItem], engine: Engine, callback: Callable[[WorkItem, str], None]
+) -> None:
     """Start whatever waits for nothing, in order, while there is room."""
     open_names = {work.name for work in (*waiting, *running)}
     ready = [work for work in waiting if not open_names.intersection(work.needs)]
     for i, work in enumerate(ready):
-        if engine.room(work):
+        if engine.has_capacity(work):
             waiting.remove(work)
             running.append(work)
             engine.start(work, alone=i == len(ready) - 1)
-            tell(work, "begun")
+            callback(work, "begun")
 
 
-def _hopeless(waiting: Sequence[Work], failed: Sequence[Work]) -> list[Work]:
+def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[WorkItem]:
     """Those that need something that failed."""
     names = {work.name for work in failed}
     return [work for work in waiting if names.intersection(work.needs)]
 
 
-def begin(work: Work, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
+def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
     """Start the process of a piece of work, on these cores; unless it is done, or another process is at it."""
     with held(work.lock) as lock:
         if lock is None:
@@ -141,19 +143,19 @@ def begin(work: Work, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Li
             )
 
 
-def result(work: Work, code: int) -> Outcome:
+def result(work: WorkItem, code: int) -> Outcome:
     """How a process ended."""
     return "run" if code == 0 and work.done else "failed"
 
 
 @dataclasses.dataclass
 class _Running:
-    work: Work
+    work: WorkItem
     cores: list[int]
     process: subprocess.Popen[bytes] | Literal["busy", "done"]
 
 
-class Local(Engine):
+class LocalEngine(Engine):
     """Processes of this machine, one a core: small steps gain nothing by a second."""
 
     def __init__(self, workers: int | None = None) -> None:
@@ -165,23 +167,23 @@ class Local(Engine):
         self.running: list[_Running] = []
         self.gpu = "JAX_PLATFORMS" not in os.environ and Path("/dev/nvidia0").exists()
 
-    def room(self, work: Work) -> bool:
+    def has_capacity(self, work: WorkItem) -> bool:
         """Whether a core is free, and the GPU where it would take that."""
         return bool(self.free) and not (self.gpu and work.wide and any(one.work.wide for one in self.running))
 
-    def start(self, work: Work, alone: bool) -> None:
+    def start(self, work: WorkItem, alone: bool) -> None:
         """Start it on one core; on all free ones where it gains by that and nothing else waits for them."""
         count = len(self.free) if alone and work.wide else 1
         mine, self.free = self.free[:count], self.free[count:]
-        self.running.append(_Running(work, mine, begin(work, sorted(set(mine)))))
+        self.running.append(_Running(work, mine, start_process(work, sorted(set(mine)))))
 
-    def ended(self) -> list[tuple[Work, Outcome]]:
+    def ended(self) -> list[tuple[WorkItem, Outcome]]:
         """What has ended."""
         time.sleep(PAUSE)
-        found: list[tuple[Work, Outcome]] = []
+        found: list[tuple[WorkItem, Outcome]] = []
         for one in list(self.running):
             if one.process == "busy":
-                one.process = begin(one.work, sorted(set(one.cores)))
+                one.process = start_process(one.work, sorted(set(one.cores)))
             if one.process == "busy":
                 continue
             if one.process == "done":

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kairode.algorithms.dyna import Rounds
-from kairode.algorithms.fit import Fit
+from kairode.algorithms.dyna import DynaConfig
+from kairode.algorithms.fit import FitConfig
 from kairode.algorithms.mpc_agent import FREE
-from kairode.config.mpc import Control
-from kairode.paper.schedule_study import Visits
+from kairode.config.mpc import MPCConfig
+from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
 
 START = 20.0
@@ -51,15 +51,15 @@ def seconds(config: Any, usual: Any, published: Path) -> float | None:
 
 def amount(config: Any) -> float:
     """What the time of a config goes with."""
-    if isinstance(config, Fit):
+    if isinstance(config, FitConfig):
         return float(config.preset.settings.iterations * config.seeds)
     if isinstance(config, Study):
         return float(config.episodes * config.seeds)
-    if isinstance(config, Visits):
+    if isinstance(config, ScheduleStudy):
         return float(max(1, config.episodes) * config.seeds * len(config.labels))
-    if isinstance(config, Rounds):
+    if isinstance(config, DynaConfig):
         return float((config.rounds + 2) * (config.imagined + config.fits * config.iterations))
-    assert isinstance(config, Control)
+    assert isinstance(config, MPCConfig)
     plans = 1.0 if config.model == FREE else config.plan.sequences / 1000
     return float(config.decisions * config.seeds) * max(0.1, plans)
 
@@ -68,14 +68,14 @@ def _recorded(usual: Any, published: Path) -> float | None:
     """From the record: its seconds where a CPU took them, otherwise its decisions at the measured rate."""
     try:
         made = json.loads(published.read_text())
-        if isinstance(usual, Fit):  # one to a core, several in a record
+        if isinstance(usual, FitConfig):  # one to a core, several in a record
             return float(made["seconds"]) / len(made["figures"]["test_error"])
         if made["machine"]["device"] == "cpu":
             return float(made["seconds"])
         if isinstance(usual, Study):
             cells = [(name, cell) for name, row in made["figures"]["cells"].items() for cell in row.values()]
             return sum(sum(cell["practice_decisions"]) * DECISION[name == ORACLE] for name, cell in cells)
-        if isinstance(usual, Visits):
+        if isinstance(usual, ScheduleStudy):
             return (
                 sum(sum(point["practice_decisions"]) for point in made["figures"]["points"].values()) * DECISION[True]
             )
@@ -86,7 +86,7 @@ def _recorded(usual: Any, published: Path) -> float | None:
 
 def _by_rate(usual: Any) -> float | None:
     """From what was measured of parts of it."""
-    if isinstance(usual, Fit) and usual.source in ITERATION:
+    if isinstance(usual, FitConfig) and usual.source in ITERATION:
         longer = 4.0 if usual.source.startswith("hiv") and not usual.preset.fields.get("max_decisions") else 1.0
         each = longer * LIGHTER.get(usual.model, 1.0) * ITERATION[usual.source]
         return START + each * usual.preset.settings.iterations
@@ -94,13 +94,13 @@ def _by_rate(usual: Any) -> float | None:
         length = min(LENGTH[usual.env], usual.branch or LENGTH[usual.env])
         each = usual.episodes * usual.seeds * len(usual.schedules) * length
         return sum(each * DECISION[model == ORACLE] for model in usual.models)
-    if isinstance(usual, Visits) and usual.episodes:
+    if isinstance(usual, ScheduleStudy) and usual.episodes:
         lengths = [1000.0 / (tau or 4.0) for tau in usual.taus] or [EVERY] * len(usual.labels)
         return usual.episodes * usual.seeds * sum(lengths) * DECISION[True]
-    if isinstance(usual, Rounds):
+    if isinstance(usual, DynaConfig):
         return ROUND * (usual.rounds + 1)
-    if isinstance(usual, Control) and usual.model == FREE:
+    if isinstance(usual, MPCConfig) and usual.model == FREE:
         return FREE_DECISION * usual.seeds * usual.decisions
-    if isinstance(usual, Control) and "ode" in usual.model and usual.env in PLANNED:
+    if isinstance(usual, MPCConfig) and "ode" in usual.model and usual.env in PLANNED:
         return PLANNED[usual.env] * usual.seeds * usual.decisions
     return None

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kairode.algorithms.dyna import Rounds
+from kairode.algorithms.dyna import DynaConfig
 from kairode.algorithms.fit import command
-from kairode.config.mpc import Control
+from kairode.config.mpc import MPCConfig
 from kairode.errors import KairodeError, unknown
 from kairode.models.zoo import MODELS, PAPER_MODELS
 from kairode.paper import estimate, locomotion, returns, table1
 from kairode.paper import schedule_study as visits
 from kairode.paper.budget import Scope
-from kairode.paper.schedule_study import Visits
+from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
-from kairode.paper.work import Work, nothing_else
+from kairode.paper.work import WorkItem, always_true
 
 ROUNDS = 5
 """Seeds of the rounds on HIV."""
@@ -34,7 +34,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "figure-mujoco": (),
 }
 """Every figure, and the studies of policies that it shows."""
-STUDIES: dict[str, Mapping[str, Study | Visits | Control]] = {
+STUDIES: dict[str, Mapping[str, Study | ScheduleStudy | MPCConfig]] = {
     "policies": returns.STUDIES,
     "visits": visits.STUDIES,
     "control": locomotion.STUDIES,
@@ -52,7 +52,7 @@ def plan(
     models: Sequence[str] = (),
     only: Sequence[str] = (),
     since: str = "",
-) -> list[Work]:
+) -> list[WorkItem]:
     """The work behind a table, a figure or `all`, in an order in which it can be done.
 
     What is done stands in the list too; what only that would need does not.
@@ -66,7 +66,7 @@ def plan(
         since: a moment before which records of what is asked for do not count.
     """
     demands: dict[str, tuple[bool, str]] = {}
-    found: dict[str, Work] = {}
+    found: dict[str, WorkItem] = {}
 
     def add(name: str, needed: bool, since: str) -> None:
         before = demands.get(name, (False, ""))
@@ -74,7 +74,7 @@ def plan(
         if demand == demands.get(name):
             return
         demands[name] = demand
-        work = found[name] = piece(name, scope, *demand)
+        work = found[name] = work_item(name, scope, *demand)
         fits = not work.words  # a cell of table 1 is its fits: made anew with it, and their records are enough
         for need in () if work.done else work.needs:
             add(need, not fits, demand[1] if fits else "")
@@ -84,9 +84,9 @@ def plan(
     return _in_order(found)
 
 
-def _in_order(found: dict[str, Work]) -> list[Work]:
+def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
     """Each after what it needs."""
-    ordered: dict[str, Work] = {}
+    ordered: dict[str, WorkItem] = {}
 
     def put(name: str) -> None:
         if name in found and name not in ordered:
@@ -128,14 +128,14 @@ def _chosen(kind: str, only: Sequence[str]) -> list[str]:
     return [name for name in STUDIES[kind] if not only or name in only]
 
 
-def piece(name: str, scope: Scope, needed: bool = False, since: str = "") -> Work:
+def work_item(name: str, scope: Scope, needed: bool = False, since: str = "") -> WorkItem:
     """The work of a name; needed where others go on from its folder, not from its record alone."""
-    work = _piece(name, scope, needed)
+    work = _work_item(name, scope, needed)
     words = (*work.words, "--replace") if since and "study" in work.words else work.words
     return dataclasses.replace(work, since=since, words=words)
 
 
-def _piece(name: str, scope: Scope, needed: bool) -> Work:
+def _work_item(name: str, scope: Scope, needed: bool) -> WorkItem:
     kind, _, rest = name.partition("/")
     if kind == "fits":
         cell, _, seed = rest.rpartition("-")
@@ -164,23 +164,23 @@ def split_cell(name: str) -> tuple[str, str]:
     return cells[name]
 
 
-def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> Work:
+def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> WorkItem:
     usual, folder = table1.cell_config(row, model, seed), scope.runs / "table1" / f"{row}-{model}-{seed}"
     config = scope.of(usual)
-    return Work(
+    return WorkItem(
         name=f"fits/{row}-{model}-{seed}",
         words=("-m", "kairode", *shlex.split(command(config, folder))[1:], "--quiet"),
         folder=folder,
         record=folder / "record.json",
         config=config,
-        also=partial(all_there, (folder / "models.json",)) if needed else nothing_else,
+        also=partial(all_there, (folder / "models.json",)) if needed else always_true,
         seconds=estimate.seconds(config, usual, scope.published / "table1" / f"{row}-{model}.json"),
     )
 
 
-def _cell(row: str, model: str, scope: Scope) -> Work:
+def _cell(row: str, model: str, scope: Scope) -> WorkItem:
     seeds = scope.count()
-    return Work(
+    return WorkItem(
         name=f"table1/{row}-{model}",
         words=(),
         folder=scope.runs / "table1",
@@ -192,27 +192,27 @@ def _cell(row: str, model: str, scope: Scope) -> Work:
     )
 
 
-def _rounds(seed: int, scope: Scope, needed: bool) -> Work:
-    config, folder = scope.of(Rounds("hiv", seed=seed)), scope.runs / f"rounds-hiv-seed{seed}"
-    return Work(
+def _rounds(seed: int, scope: Scope, needed: bool) -> WorkItem:
+    config, folder = scope.of(DynaConfig("hiv", seed=seed)), scope.runs / f"rounds-hiv-seed{seed}"
+    return WorkItem(
         name=f"policies/rounds-hiv-{seed}",
         words=("-m", "kairode", "study", f"policies/rounds-hiv-{seed}", *scope.words(), "--quiet"),
         folder=folder,
         record=scope.results / "policies" / f"rounds-hiv-{seed}.json",
         config=config,
-        also=partial(rounds_ended, folder, config.rounds) if needed else nothing_else,
+        also=partial(rounds_ended, folder, config.rounds) if needed else always_true,
         # those of seed 0 were run on two cores, some others on a GPU
-        seconds=estimate.seconds(config, Rounds("hiv"), scope.published / "policies" / "rounds-hiv-0.json"),
+        seconds=estimate.seconds(config, DynaConfig("hiv"), scope.published / "policies" / "rounds-hiv-0.json"),
         wide=True,
     )
 
 
-def _study(kind: str, name: str, scope: Scope, needed: bool) -> Work:
+def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
     """One whose seeds run together."""
     usual = STUDIES[kind][name]
     config, folder = scope.of(usual), scope.folder({"policies": "studies"}.get(kind, kind), name, usual)
     policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))
-    return Work(
+    return WorkItem(
         name=f"{kind}/{name}",
         words=("-m", "kairode", "study", f"{kind}/{name}", *scope.words(), "--quiet"),
         folder=folder,
@@ -220,18 +220,18 @@ def _study(kind: str, name: str, scope: Scope, needed: bool) -> Work:
         config=config,
         seeds=config.seeds,
         needs=tuple(needs_of(config)),
-        also=partial(all_there, policies) if needed else nothing_else,
+        also=partial(all_there, policies) if needed else always_true,
         seconds=estimate.seconds(config, usual, scope.published / kind / f"{name}.json"),
         wide=True,
     )
 
 
-def needs_of(config: Study | Visits | Control) -> list[str]:
+def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
     """What a study takes from the folders of other work."""
     if isinstance(config, Study):
         models = [model for model in config.models if model != ORACLE]
         return [f"fits/{config.fits}-{model}-{seed}" for model in models for seed in range(config.seeds)]
-    if not isinstance(config, Visits):
+    if not isinstance(config, ScheduleStudy):
         return []
     before = config.start or ("" if config.episodes else f"{config.env}-{config.by}")
     found = [f"visits/{before}"] if before else []

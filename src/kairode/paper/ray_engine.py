@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.paper.engines import PAUSE, Engine, Outcome, begin, result
-from kairode.paper.work import Work, held
+from kairode.paper.engines import PAUSE, Engine, Outcome, result, start_process
+from kairode.paper.work import WorkItem, held
 
 RETRIES = 5
 """How often a piece of work is begun again after its worker was killed."""
@@ -25,13 +25,15 @@ PATIENCE = 60.0
 """Seconds that workers have to save where they are."""
 
 
-def do(work: Work, place: str) -> Outcome:
+def do(work: WorkItem, place: str) -> Outcome:
     """A piece of work, in a process that this worker starts and watches; it ends when the worker does."""
     if not Path(place).is_dir():
         raise KairodeError(f"there is no folder {place} on this machine: the machines of the cluster must share it.")
     os.chdir(place)
     with a_core() as core:
-        while (process := begin(work, core)) == "busy":  # that of a killed worker saves, or another command is at it
+        while (
+            process := start_process(work, core)
+        ) == "busy":  # that of a killed worker saves, or another command is at it
             time.sleep(PAUSE)
         if process == "done":
             return "done"
@@ -58,7 +60,7 @@ def a_core() -> Iterator[list[int]]:
         yield []
 
 
-class Cluster(Engine):
+class RayEngine(Engine):
     """Workers of a Ray cluster, one core each: a new one on this machine, or that of an address."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
@@ -78,23 +80,23 @@ class Cluster(Engine):
         have = self.ray.cluster_resources()
         self.workers, self.gpu = int(have.get("CPU", 1)), bool(have.get("GPU"))
         self.do = self.ray.remote(do)
-        self.running: dict[Any, Work] = {}
+        self.running: dict[Any, WorkItem] = {}
         self.aside = contextlib.ExitStack()  # what Ray says of lost workers is no figure of ours
         self.aside.enter_context(contextlib.redirect_stdout(sys.stderr))
 
-    def room(self, work: Work) -> bool:
+    def has_capacity(self, work: WorkItem) -> bool:
         """Always: Ray has a queue of its own."""
         return True
 
-    def start(self, work: Work, alone: bool) -> None:
+    def start(self, work: WorkItem, alone: bool) -> None:
         """Hand it to the cluster."""
         options = {"num_cpus": 1, "num_gpus": int(self.gpu and work.wide), "max_retries": RETRIES}
         self.running[self.do.options(**options, name=work.name).remote(work, os.getcwd())] = work
 
-    def ended(self) -> list[tuple[Work, Outcome]]:
+    def ended(self) -> list[tuple[WorkItem, Outcome]]:
         """What has ended, one way or another."""
         ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=5 * PAUSE)
-        found: list[tuple[Work, Outcome]] = []
+        found: list[tuple[WorkItem, Outcome]] = []
         for task in ready:
             work = self.running.pop(task)
             try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kairode.agents.dqn import DQNSettings
+from kairode.agents.dqn import DQNConfig
 from kairode.models.zoo import PAPER_MODELS
 from kairode.paper.studies import ORACLE, Study, key
 
@@ -31,9 +31,9 @@ REAL = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
 SETTINGS = {"gridworld": "paper", "acrobot": "paper", "hiv": "ours"}
 """The environment's fields in the published runs; HIV has one setting only."""
 OURS = {
-    "gridworld": DQNSettings(reward_scale=0.1, double=True),
-    "acrobot": DQNSettings(reward_scale=0.1, double=True),
-    "hiv": DQNSettings(reward_scale=1e-6, double=True),
+    "gridworld": DQNConfig(reward_scale=0.1, double=True),
+    "acrobot": DQNConfig(reward_scale=0.1, double=True),
+    "hiv": DQNConfig(reward_scale=1e-6, double=True),
 }
 """Rewards scaled so that values are about one to a hundred."""
 
@@ -79,7 +79,7 @@ def _studies() -> dict[str, Study]:
         branch=25,
         real=True,
         every=10_000,
-        world={"switching": True},
+        model_env={"switching": True},
         dqn=dataclasses.replace(OURS["hiv"], target_every=40),
     )
     # Does a solver as fine as the published runs' keep models from running away in imagination?

@@ -13,38 +13,38 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import Plain
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import TEST_SEED, episode_keys, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.policy_files import load_policy, save_policy
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_loop import PracticeReport, Practised, practise
-from kairode.agents.train_step import Practice, Room, enter
-from kairode.algorithms.dyna import load_rounds
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_loop import TrainProgress, TrainResult, train_agents
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state
+from kairode.algorithms.dyna import load_dyna
 from kairode.algorithms.fit import digest, experience
 from kairode.data import Trajectory
 from kairode.envs import make
-from kairode.envs.accrual import Accruing, undiscounted
+from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.envs.core import Environment, Task
-from kairode.envs.schedule import Timed
+from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
 from kairode.paper.studies import LOOK_SEED, short
 from kairode.paper.table1 import cell_config
-from kairode.planning.optimize_schedule import accruing, best_intervals, frontier, imagined_place
-from kairode.planning.optimized_schedule import Chosen
+from kairode.planning.optimize_schedule import accrual_setup, optimize_schedule, sweep_penalties, trial_env
+from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.runs.record import record
 from kairode.training.model_files import load_models
 from kairode.trees import stack
 
-SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNSettings(reward_scale=1e-7, double=True, cooldown=0.3))
+SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double=True, cooldown=0.3))
 """How policies are learned whose rewards accrue."""
 RANDOM = {"hiv": "hiv-whole-cooled"}
 """The row of table 1 whose models know the experience of random actions."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Visits:
+class ScheduleStudy:
     """Policies that practise together."""
 
     env: str
@@ -62,7 +62,7 @@ class Visits:
     """Intervals to choose among; those of the environment by default."""
     budgets: tuple[int, ...] = ()
     """Visits in an episode, where nothing is learned."""
-    dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
     start: str = ""
     """The study whose policies, learned without a price, these begin with; otherwise with random weights."""
     seeds: int = 5
@@ -82,16 +82,16 @@ PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
 """Of a visit on HIV: a healthy day earns 3.5e8."""
 
 
-def _studies() -> dict[str, Visits]:
-    found: dict[str, Visits] = {}
+def _studies() -> dict[str, ScheduleStudy]:
+    found: dict[str, ScheduleStudy] = {}
     for by in ("truth", "rounds", "random"):
         prices = PRICES if by != "random" else PRICES[:1]
-        found[f"hiv-{by}"] = Visits("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
+        found[f"hiv-{by}"] = ScheduleStudy("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
     # Agents that decide seldom would wait for those that decide often.
     parts = {"2-3": ((2.0, 3.0), 500), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
     for part, (taus, episodes) in parts.items():
-        found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
+        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
     # At one and two days hardly any agent learns from scratch: who draws an action anew every day never sees what a
     # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
     # network is renewed after as many decisions as the others', not episodes. So do those with as many visits as
@@ -101,61 +101,65 @@ def _studies() -> dict[str, Visits]:
     for taus, (target_every, episodes) in warm.items():
         dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
         part = "-".join(f"{tau:g}" for tau in dict.fromkeys((taus[0], taus[-1])))
-        found[f"hiv-fixed-{part}"] = Visits("hiv", "fixed", episodes, taus=taus, dqn=dqn, start="hiv-truth")
+        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, taus=taus, dqn=dqn, start="hiv-truth")
     # A model is the more to be trusted the less far it looks ahead.
     week = tuple(float(day) for day in range(1, 8))
-    found["hiv-week-rounds"] = Visits(
+    found["hiv-week-rounds"] = ScheduleStudy(
         "hiv", "rounds", 150, prices=(0.0,), candidates=week, dqn=SETTINGS["hiv"], start="hiv-rounds"
     )
     wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
     for by in ("truth", "rounds"):
-        found[f"hiv-once-{by}"] = Visits("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
+        found[f"hiv-once-{by}"] = ScheduleStudy("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
     return found
 
 
 STUDIES = _studies()
 
 
-def run_visits(
-    study: Visits,
+def run_schedule_study(
+    study: ScheduleStudy,
     runs: Path,
     folder: Path,
     *,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     until: float = math.inf,
 ) -> dict[str, Any]:
     """Practise, test, and keep the policies; the figures of a record."""
     env = make(study.env)
     if not study.episodes:
         return run_once(study, env, runs, folder)
-    rooms = [build_room(study, env, runs)]
+    batches = [build_room(study, env, runs)]
     seeds = list(range(study.seeds)) * len(study.labels)
-    look = looker(study, env, rooms[0])
-    begun = None
+    validate = make_validator(study, env, batches[0])
+    initial_state = None
     if study.start:
         policies = learned_before(folder.parent / study.start, study.seeds) * len(study.labels)
-        begun = beginning_with(enter(rooms, study.dqn, study.episodes, seeds), policies, study.dqn)
-    done = practise(
-        rooms,
+        initial_state = beginning_with(init_train_state(batches, study.dqn, study.episodes, seeds), policies, study.dqn)
+    done = train_agents(
+        batches,
         study.dqn,
         study.episodes,
         seeds,
-        begun=begun,
-        look=look,
+        initial_state=initial_state,
+        validate=validate,
         every=study.every,
         folder=folder / "practice",
-        about={**dataclasses.asdict(study), "numbers": digest(rooms, begun)},
-        tell=tell,
+        about={**dataclasses.asdict(study), "numbers": digest(batches, initial_state)},
+        callback=callback,
         until=until,
     )
-    for i, policy in enumerate(done.policies(rooms, study.dqn.epsilon_last, study.dqn.reward_scale)):
+    for i, policy in enumerate(done.policies(batches, study.dqn.epsilon_last, study.dqn.reward_scale)):
         place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
         save_policy(place, dataclasses.replace(policy, accrues=True))
-    found = tests(env, rooms[0], policies_of(study, rooms[0], done.q), TEST_SEED, study.test_episodes)
-    return {"points": points(study, found, done), "seconds_of_practice": round(done.seconds, 1), "curve": _curve(done)}
+    found = evaluate_policies(env, batches[0], policies_of(study, batches[0], done.q), TEST_SEED, study.test_episodes)
+    return {
+        "points": schedule_points(study, found, done),
+        "seconds_of_practice": round(done.seconds, 1),
+        "curve": _curve(done),
+    }
 
 
-def learned_before(folder: Path, seeds: int) -> list[SoftGreedy]:
+def learned_before(folder: Path, seeds: int) -> list[QPolicy]:
     """The policies of another study that were learned without a price."""
     places = [folder / "price 0" / str(seed) for seed in range(seeds)]
     if not all((place / "policy.json").exists() for place in places):
@@ -167,54 +171,54 @@ def learned_before(folder: Path, seeds: int) -> list[SoftGreedy]:
     return [dataclasses.replace(policy, accrues=True) for policy in found]
 
 
-def beginning_with(practice: Practice, policies: Sequence[SoftGreedy], dqn: DQNSettings) -> Practice:
+def beginning_with(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQNConfig) -> TrainState:
     """Agents that begin with the values of these policies, and do not explore as if they knew nothing."""
     q = stack([policy.q for policy in policies])
-    learner = dataclasses.replace(practice.learner, q=q, target=q)
-    explored = jnp.full_like(practice.decisions, round(10 * dqn.epsilon_decay))
-    return dataclasses.replace(practice, learner=learner, decisions=explored)
+    learner = dataclasses.replace(train_state.learner, q=q, target=q)
+    explored = jnp.full_like(train_state.decisions, round(10 * dqn.epsilon_decay))
+    return dataclasses.replace(train_state, learner=learner, decisions=explored)
 
 
-def run_once(study: Visits, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
+def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
     """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
     policies = learned_before(folder.parent / f"{study.env}-{study.by}", study.seeds)
-    each: list[list[Chosen]] = []
+    each: list[list[OptimizedSchedule]] = []
     for seed, policy in enumerate(policies):
         models, data = foresight_of(study.by, env, seed, runs)
-        free = best_intervals(models, policy, env, data=data)
-        tried = frontier(free, policy, imagined_place(models, env, data))
-        mine = [best_intervals(models, policy, env, price=p, data=data, tried=tried) for p in study.prices]
+        free = optimize_schedule(models, policy, env, data=data)
+        tried = sweep_penalties(free, policy, trial_env(models, env, data))
+        mine = [optimize_schedule(models, policy, env, price=p, data=data, tried=tried) for p in study.prices]
         limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # forbids nothing
         mine = [dataclasses.replace(schedule, budget=limit) for schedule in mine]
-        mine += [best_intervals(models, policy, env, budget=budget, data=data) for budget in study.budgets]
+        mine += [optimize_schedule(models, policy, env, budget=budget, data=data) for budget in study.budgets]
         each.append(mine)
     schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
     many = stack(policies * len(study.labels))
-    room = Room(env, stack(schedules), many.perception, len(schedules))
-    found = tests(env, room, many, TEST_SEED, study.test_episodes)
-    shadow = np.array([float(schedule.shadow) for schedule in schedules]).reshape(-1, study.seeds)
-    made = points(study, found)
-    for label, prices in zip(study.labels, shadow, strict=True):
+    batch = TrainingBatch(env, stack(schedules), many.encoder, len(schedules))
+    found = evaluate_policies(env, batch, many, TEST_SEED, study.test_episodes)
+    visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
+    made = schedule_points(study, found)
+    for label, prices in zip(study.labels, visit_penalty, strict=True):
         made[label]["shadow_price"] = short(prices)
     return {"points": made}
 
 
-def build_room(study: Visits, env: Environment, runs: Path) -> Room:
+def build_room(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
     """Where they practise: an agent for each interval or price and each seed."""
     agents = len(study.labels) * study.seeds
     if study.by == "fixed":
         spec = env.task.spec
         least = min(tau or spec.intervals.low for tau in study.taus)
-        timed = Timed(jnp.repeat(jnp.array(study.taus, jnp.float32), study.seeds), least)
-        return Room(*accruing(env, timed, Plain(), study.dqn.reward_scale), agents)
+        timed = FixedOrOwn(jnp.repeat(jnp.array(study.taus, jnp.float32), study.seeds), least)
+        return TrainingBatch(*accrual_setup(env, timed, IdentityEncoder(), study.dqn.reward_scale), agents)
     parts = []
     for price in study.prices:
         for seed in range(study.seeds):
             models, data = foresight_of(study.by, env, seed, runs)
-            schedule = best_intervals(models, None, env, price=price, taus=study.candidates or None, data=data)
-            parts.append(accruing(env, schedule, Plain(), study.dqn.reward_scale))
+            schedule = optimize_schedule(models, None, env, price=price, taus=study.candidates or None, data=data)
+            parts.append(accrual_setup(env, schedule, IdentityEncoder(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
-    return Room(stack(places), stack(schedules), stack(perceptions), agents)
+    return TrainingBatch(stack(places), stack(schedules), stack(perceptions), agents)
 
 
 def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any, Trajectory | None]:
@@ -222,26 +226,28 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
     if by == "truth":
         return env, None
     if by == "rounds":
-        standing = load_rounds(runs / f"rounds-{env.task.spec.name}-seed{seed}")
-        return standing.members, standing.data
+        state = load_dyna(runs / f"rounds-{env.task.spec.name}-seed{seed}")
+        return state.members, state.data
     row = RANDOM[env.task.spec.name]
     models = load_models(runs / "table1" / f"{row}-latent-ode-{seed}")
     return models, experience(cell_config(row, "latent-ode", 0)).train
 
 
-def policies_of(study: Visits, room: Room, q: ReLUNetwork) -> SoftGreedy:
+def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> QPolicy:
     """All policies of a room, stacked."""
-    return SoftGreedy(q, room.perception, room.env.task.spec, study.dqn.epsilon_last, study.dqn.reward_scale)
+    return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.epsilon_last, study.dqn.reward_scale)
 
 
-def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episodes: int) -> dict[str, np.ndarray]:
+def evaluate_policies(
+    env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int
+) -> dict[str, np.ndarray]:
     """Of each agent [agents, episodes]: return, discounted and plain, on every finest step; visits; health."""
-    schedule = room.schedule.informed(policies.q)
+    schedule = batch.schedule.with_q(policies.q)
     limit = env.task.spec.longest(schedule.shortest(env.task.spec))
     longest = schedule.longest(env.task.spec)
     keys = episode_keys(seed, episodes)
-    places = (Accruing.of(env, longest), undiscounted(env, longest))
-    found, plain = (score_many(place, policies, schedule, keys, limit, room.agents) for place in places)
+    places = (AccruedRewards.of(env, longest), undiscounted(env, longest))
+    found, plain = (score_many(place, policies, schedule, keys, limit, batch.agents) for place in places)
     return {
         "return": np.asarray(found.discounted, np.float64),
         "plain": np.asarray(plain.total, np.float64),
@@ -252,22 +258,26 @@ def tests(env: Environment, room: Room, policies: SoftGreedy, seed: int, episode
     }
 
 
-def looker(study: Visits, env: Environment, room: Room) -> Callable[[ReLUNetwork], dict[str, Any]]:
+def make_validator(
+    study: ScheduleStudy, env: Environment, batch: TrainingBatch
+) -> Callable[[ReLUNetwork], dict[str, Any]]:
     """What a look finds: the return on the real system."""
 
-    def look(q: ReLUNetwork) -> dict[str, Any]:
-        found = tests(env, room, policies_of(study, room, q), LOOK_SEED, 10)
-        return {"real": judged(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
+    def validate(q: ReLUNetwork) -> dict[str, Any]:
+        found = evaluate_policies(env, batch, policies_of(study, batch, q), LOOK_SEED, 10)
+        return {"real": objective_return(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
 
-    return look
+    return validate
 
 
-def judged(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
+def objective_return(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
     """The return that counts."""
     return found["return"] if task.spec.judged_discounted else found["plain"]
 
 
-def points(study: Visits, found: dict[str, np.ndarray], done: Practised | None = None) -> dict[str, Any]:
+def schedule_points(
+    study: ScheduleStudy, found: dict[str, np.ndarray], done: TrainResult | None = None
+) -> dict[str, Any]:
     """For each interval or price: the mean of each seed."""
     made: dict[str, Any] = {}
     for k, label in enumerate(study.labels):
@@ -283,8 +293,8 @@ def points(study: Visits, found: dict[str, np.ndarray], done: Practised | None =
     return made
 
 
-def visits_record(
-    name: str, study: Visits, figures: dict[str, Any], seconds: float, options: str = ""
+def schedule_study_record(
+    name: str, study: ScheduleStudy, figures: dict[str, Any], seconds: float, options: str = ""
 ) -> dict[str, Any]:
     """The record of a study."""
     command = f"kairode reproduce figure-schedule --studies {name} --again{options}"
@@ -303,6 +313,6 @@ def intervals_by_condition(task: Task, found: Trajectory) -> dict[str, dict[str,
     return made
 
 
-def _curve(done: Practised) -> dict[str, Any]:
+def _curve(done: TrainResult) -> dict[str, Any]:
     names = ("episodes", "real", "visits")
     return {name: [short(point[name], 4) for point in done.curve] for name in names}

@@ -12,20 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNSettings
-from kairode.agents.encoder import Latent, Perception, Plain
+from kairode.agents.dqn import DQNConfig
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
 from kairode.agents.evaluate import TEST_SEED, Scores, bootstrap, episode_keys, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_loop import Look, PracticeReport, Practised, practise
-from kairode.agents.train_step import Practice, Room, enter, real_transitions, remembering
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_loop import TrainProgress, TrainResult, Validator, train_agents
+from kairode.agents.train_step import (
+    TrainingBatch,
+    TrainState,
+    init_train_state,
+    transitions_from_data,
+    with_transitions,
+)
 from kairode.algorithms.fit import experience
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Environment
-from kairode.envs.schedule import Timed
+from kairode.envs.schedule import FixedOrOwn
 from kairode.paper.table1 import cell_config
-from kairode.planning.model_env import World, ensemble, imagine, moments, seen_range
+from kairode.planning.model_env import ModelEnv, decision_observations, ensemble, make_model_env, obs_range
 from kairode.runs.record import record
 from kairode.training.model_files import load_models
 from kairode.trees import one, stack
@@ -55,7 +61,7 @@ class Study:
     """Intervals; 0 is the environment's own schedule."""
     episodes: int
     """Of practice."""
-    dqn: DQNSettings = dataclasses.field(default_factory=DQNSettings)
+    dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
     seeds: int = 5
     """Agents for each model and schedule; agent i imagines with the fit of seed i."""
     agents_from: int = 0
@@ -64,7 +70,7 @@ class Study:
     """Whether the policy also sees the model's latent state."""
     ensemble: bool = False
     """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
-    world: dict[str, Any] = dataclasses.field(default_factory=dict)
+    model_env: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the imagined world: sampled, switching."""
     margin: float | None = None
     """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
@@ -85,37 +91,37 @@ def run_study(
     fits: Path,
     *,
     folder: Path | None = None,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     until: float = float("inf"),
 ) -> dict[str, Any]:
     """Practise, look, test; the figures of a record."""
     env = make(study.env, setting=study.setting)
-    rooms, judges = build_rooms(study, env, fits)
+    batches, validation_envs = build_rooms(study, env, fits)
     numbers = range(study.agents_from, study.agents_from + study.seeds)
     seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
     limit = env.task.spec.longest(_least(study, env))
-    look = looker(study, env, rooms, judges, limit)
-    begun = None
+    validate = make_validator(study, env, batches, validation_envs, limit)
+    initial_state = None
     if study.real and study.models != (ORACLE,):
-        begun = _with_experience(study, env, enter(rooms, study.dqn, study.episodes, seeds))
-    done = practise(
-        rooms,
+        initial_state = _with_experience(study, env, init_train_state(batches, study.dqn, study.episodes, seeds))
+    done = train_agents(
+        batches,
         study.dqn,
         study.episodes,
         seeds,
-        begun=begun,
+        initial_state=initial_state,
         about=dataclasses.asdict(study),
-        look=look,
+        validate=validate,
         every=study.every,
         folder=folder,
-        tell=tell,
+        callback=callback,
         until=until,
     )
-    tested = test(study, env, rooms, done.q, limit)
+    tested = test(study, env, batches, done.q, limit)
     figures: dict[str, Any] = {"cells": cells(study, env, tested, done), "seconds_of_practice": round(done.seconds, 1)}
     figures["curves"] = curves(study, done)
     if study.ensemble:
-        last = test(study, env, rooms, done.last, limit)
+        last = test(study, env, batches, done.last, limit)
         figures["last"] = {
             name: {key: cell["values"] for key, cell in row.items()}
             for name, row in cells(study, env, last, done).items()
@@ -130,44 +136,44 @@ def _least(study: Study, env: Environment) -> float:
     return min(tau or env.task.spec.intervals.low for tau in study.schedules)
 
 
-def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Room], list[World | None]]:
+def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[TrainingBatch], list[ModelEnv | None]]:
     """A room for each model; and the worlds that judge its agents, where an ensemble has some to spare."""
     agents = len(study.schedules) * study.seeds
     taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
-    schedule = Timed(taus, _least(study, env))
+    schedule = FixedOrOwn(taus, _least(study, env))
     options = _world_options(study)
-    rooms: list[Room] = []
-    judges: list[World | None] = []
+    batches: list[TrainingBatch] = []
+    validation_envs: list[ModelEnv | None] = []
     for model in study.models:
         if model == ORACLE:
-            rooms.append(Room(env, schedule, Plain(), agents))
-            judges.append(None)
+            batches.append(TrainingBatch(env, schedule, IdentityEncoder(), agents))
+            validation_envs.append(None)
             continue
         found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
         teams = [[found[i]] for i in range(study.seeds)]
         if study.ensemble:
             teams = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
-        worlds = [imagine(team, env, **options) for team in teams]
-        perception: Perception = Plain()
+        model_envs = [make_model_env(team, env, **options) for team in teams]
+        encoder: ObsEncoder = IdentityEncoder()
         if study.latent:
             # A member of its own world, not the model that judges it.
             eyes = [team[0] for team in teams] * len(study.schedules)
-            perception = Latent(ensemble(eyes, worlds[0].models.spec))
-        rooms.append(Room(stack(worlds * len(study.schedules)), schedule, perception, agents))
+            encoder = LatentEncoder(ensemble(eyes, model_envs[0].models.spec))
+        batches.append(TrainingBatch(stack(model_envs * len(study.schedules)), schedule, encoder, agents))
         whole = {name: value for name, value in options.items() if name not in ("starts", "branch")}
-        alone = [imagine(model, env, **whole) for model in found]
-        judges.append(stack(alone * len(study.schedules)) if study.ensemble else None)
-    return rooms, judges
+        alone = [make_model_env(model, env, **whole) for model in found]
+        validation_envs.append(stack(alone * len(study.schedules)) if study.ensemble else None)
+    return batches, validation_envs
 
 
-def _with_experience(study: Study, env: Environment, practice: Practice) -> Practice:
+def _with_experience(study: Study, env: Environment, train_state: TrainState) -> TrainState:
     """With the models' experience in every agent's replay: of the intervals that belong to its schedule."""
     data, parts = _seen(study), []
     for start in range(0, len(study.models) * len(study.schedules) * study.seeds, study.seeds):
         tau = study.schedules[(start // study.seeds) % len(study.schedules)]
-        these = real_transitions(study.dqn, data, env.task.spec, tau or None)
-        part = one(practice, slice(start, start + study.seeds))
-        parts.append(remembering(part, these) if len(these.action) else part)
+        these = transitions_from_data(study.dqn, data, env.task.spec, tau or None)
+        part = one(train_state, slice(start, start + study.seeds))
+        parts.append(with_transitions(part, these) if len(these.action) else part)
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
@@ -176,64 +182,68 @@ def _seen(study: Study) -> Trajectory:
     return experience(cell_config(study.fits, study.models[0], 0)).train
 
 
-def some_moments(data: Trajectory, seed: int = 0) -> np.ndarray:
+def sample_start_observations(data: Trajectory, seed: int = 0) -> np.ndarray:
     """Moments along real episodes, always as many, so that what uses them is compiled once."""
-    every = moments(data)
+    every = decision_observations(data)
     return every[np.random.default_rng(seed).choice(len(every), STARTS)]
 
 
 def _world_options(study: Study) -> dict[str, Any]:
     """What the imagined worlds of a study have in common."""
-    options = dict(study.world)
+    options = dict(study.model_env)
     if study.models == (ORACLE,) or (study.margin is None and study.branch is None):
         return options
     seen = _seen(study)
     if study.margin is not None:
-        options["within"] = jnp.asarray(seen_range(seen, study.margin))
+        options["within"] = jnp.asarray(obs_range(seen, study.margin))
     if study.branch is not None:
-        options |= {"starts": some_moments(seen), "branch": study.branch}
+        options |= {"starts": sample_start_observations(seen), "branch": study.branch}
     return options
 
 
-def _by_room(rooms: Sequence[Room], q: ReLUNetwork, epsilon: float) -> list[SoftGreedy]:
+def _by_room(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -> list[QPolicy]:
     """The policies of each room, agents in front."""
     found, start = [], 0
-    for room in rooms:
-        part = jax.tree.map(lambda x, a=start, b=start + room.agents: x[a:b], q)
-        found.append(SoftGreedy(part, room.perception, room.env.task.spec, epsilon))
-        start += room.agents
+    for batch in batches:
+        part = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], q)
+        found.append(QPolicy(part, batch.encoder, batch.env.task.spec, epsilon))
+        start += batch.agents
     return found
 
 
-def looker(study: Study, env: Environment, rooms: list[Room], judges: list[World | None], limit: int) -> Look:
+def make_validator(
+    study: Study, env: Environment, batches: list[TrainingBatch], validation_envs: list[ModelEnv | None], limit: int
+) -> Validator:
     """What a look finds: the return on the real system, and what the judges say."""
     keys = episode_keys(LOOK_SEED, study.look_episodes)
     epsilon = study.dqn.epsilon_last
 
-    def look(q: ReLUNetwork) -> dict[str, Any]:
+    def validate(q: ReLUNetwork) -> dict[str, Any]:
         figures: dict[str, list[np.ndarray]] = {"real": []}
-        for room, judge, policies in zip(rooms, judges, _by_room(rooms, q, epsilon), strict=True):
-            found = score_many(env, policies, room.schedule, keys, limit, room.agents)
+        for batch, validation_env, policies in zip(
+            batches, validation_envs, _by_room(batches, q, epsilon), strict=True
+        ):
+            found = score_many(env, policies, batch.schedule, keys, limit, batch.agents)
             figures["real"].append(mean_return(env.task, found))
-            if judge is not None:
-                said = score_many(judge, policies, room.schedule, keys, limit, room.agents)
+            if validation_env is not None:
+                said = score_many(validation_env, policies, batch.schedule, keys, limit, batch.agents)
                 figures.setdefault("score", []).append(mean_return(env.task, said))
         return {name: np.concatenate(parts) for name, parts in figures.items()}
 
-    return look
+    return validate
 
 
-def test(study: Study, env: Environment, rooms: list[Room], q: ReLUNetwork, limit: int) -> Scores:
+def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
     """Scores [agents, episodes] on the real system."""
     keys = episode_keys(TEST_SEED + 1000 * study.agents_from, study.test_episodes)  # agents for tuning have their own
     parts = [
-        score_many(env, policies, room.schedule, keys, limit, room.agents)
-        for room, policies in zip(rooms, _by_room(rooms, q, study.dqn.epsilon_last), strict=True)
+        score_many(env, policies, batch.schedule, keys, limit, batch.agents)
+        for batch, policies in zip(batches, _by_room(batches, q, study.dqn.epsilon_last), strict=True)
     ]
     return Scores(*(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(len(Scores._fields))))
 
 
-def cells(study: Study, env: Environment, tested: Scores, done: Practised) -> dict[str, dict[str, Any]]:
+def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> dict[str, dict[str, Any]]:
     """For each model and schedule: every seed's mean return, and what else is asked of a policy."""
     returns = mean_return(env.task, tested)
     found: dict[str, dict[str, Any]] = {}
@@ -262,7 +272,7 @@ def cells(study: Study, env: Environment, tested: Scores, done: Practised) -> di
     return found
 
 
-def curves(study: Study, done: Practised) -> dict[str, Any]:
+def curves(study: Study, done: TrainResult) -> dict[str, Any]:
     """Looks along practice, for the first schedule of each model."""
     found: dict[str, Any] = {}
     each = len(study.schedules) * study.seeds

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from kairode.algorithms.fit import Fit, plan
+from kairode.algorithms.fit import FitConfig, make_fit_config
 from kairode.config.presets import preset
 from kairode.models.zoo import PAPER_MODELS
-from kairode.runs.record import record, save
+from kairode.runs.record import record, save_json
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TableRow:
     """One row of the table."""
 
     env: str
@@ -32,22 +32,22 @@ class Row:
 
 COOLED = {"cooldown": 0.4}
 ROWS = {
-    "gridworld": Row("gridworld", "paper", {}, "as published but for the solver, with its noise", "gridworld"),
-    "acrobot": Row(
+    "gridworld": TableRow("gridworld", "paper", {}, "as published but for the solver, with its noise", "gridworld"),
+    "acrobot": TableRow(
         "acrobot", "paper", {}, "as published but for the solver, simulated with one RK4 step an interval", "acrobot"
     ),
-    "hiv": Row("hiv", "ours", {}, "as published but for the solver, episodes of 50 decisions", "hiv"),
-    "gridworld-cooled": Row("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
-    "acrobot-cooled": Row("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
-    "hiv-cooled": Row("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
-    "gridworld-still": Row("gridworld", "ours", {}, "without noise", None),
-    "acrobot-fine": Row("acrobot", "ours", {}, "integrated finely", None),
-    "hiv-whole": Row("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
-    "hiv-whole-cooled": Row(
+    "hiv": TableRow("hiv", "ours", {}, "as published but for the solver, episodes of 50 decisions", "hiv"),
+    "gridworld-cooled": TableRow("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
+    "acrobot-cooled": TableRow("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
+    "hiv-cooled": TableRow("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
+    "gridworld-still": TableRow("gridworld", "ours", {}, "without noise", None),
+    "acrobot-fine": TableRow("acrobot", "ours", {}, "integrated finely", None),
+    "hiv-whole": TableRow("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
+    "hiv-whole-cooled": TableRow(
         "hiv", "ours", {"max_decisions": None}, "whole episodes, the learning rate falls at the end", None, COOLED
     ),
-    "hiv-fine": Row("hiv", "ours", {}, "as published, solved finely: four steps of RK4", "hiv", solver="rk4:4"),
-    "hiv-partial": Row("hiv-partial", "ours", {}, "without the infected cells", None),
+    "hiv-fine": TableRow("hiv", "ours", {}, "as published, solved finely: four steps of RK4", "hiv", solver="rk4:4"),
+    "hiv-partial": TableRow("hiv-partial", "ours", {}, "without the infected cells", None),
 }
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "gridworld": dict(
@@ -81,13 +81,15 @@ EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_be
 """Figures of a fit with one value for each seed."""
 
 
-def cell_config(row: str, model: str, seed: int) -> Fit:
+def cell_config(row: str, model: str, seed: int) -> FitConfig:
     """One seed of one cell."""
     this = ROWS[row]
     usual = preset(this.env)
     sizes = usual.sizes if this.solver is None else dataclasses.replace(usual.sizes, solver=this.solver)
     chosen = dataclasses.replace(usual, sizes=sizes, settings=dataclasses.replace(usual.settings, **this.settings))
-    return plan(this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields)
+    return make_fit_config(
+        this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields
+    )
 
 
 def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
@@ -105,7 +107,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again{options}"
     made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
     made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
-    save(results / f"{row}-{model}.json", made)
+    save_json(results / f"{row}-{model}.json", made)
 
 
 def _short(value: Any) -> Any:

@@ -13,13 +13,13 @@ from kairode.errors import KairodeError
 from kairode.runs.record import completed, plain
 
 
-def nothing_else() -> bool:
+def always_true() -> bool:
     """The record alone says that a piece of work is done."""
     return True
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class WorkItem:
     """One command that can be stopped at any moment and goes on from its checkpoint when it is given again."""
 
     name: str
@@ -35,7 +35,7 @@ class Work:
     """How many the record must hold, or more."""
     needs: tuple[str, ...] = ()
     """Names of the work that must be done before."""
-    also: Callable[[], bool] = nothing_else
+    also: Callable[[], bool] = always_true
     """Whether what others take from the run's folder is there."""
     seconds: float | None = None
     """Estimated, on one core; None where nothing is known."""

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kairode.agents.encoder import Accompanied, Tracked, Tracking
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.encoder import TrackedMemory, TrackingEncoder, TrackingPolicy
+from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Policy
 from kairode.envs.accrual import inner_state
 from kairode.envs.core import Environment, Spec
@@ -21,24 +21,24 @@ Course = Float[Array, "members k obs"]
 """What would be observed at several times, as every member believes."""
 
 
-class Foresight(eqx.Module):
+class Lookahead(eqx.Module):
     """What will be observed while an action is held."""
 
     @abc.abstractmethod
-    def ahead(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
+    def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
         """Observations at several times (ascending) after a decision."""
 
     @abc.abstractmethod
-    def follow(self, policy: Policy, spec: Spec) -> Policy:
+    def track(self, policy: Policy, spec: Spec) -> Policy:
         """The policy, remembering what is needed to look ahead."""
 
 
-class Known(Foresight):
+class TrueLookahead(Lookahead):
     """The true dynamics: the oracle of the paper's figure."""
 
     env: Environment
 
-    def ahead(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
+    def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
         """What really would be observed."""
         state = inner_state(decision.state)
         own: Any = jax.tree.structure(jax.eval_shape(lambda: self.env.reset(key=key)))
@@ -50,22 +50,22 @@ class Known(Foresight):
         states = self.env.course(state, decision.action, taus, key=key)
         return jax.vmap(self.env.observe)(states)[None]
 
-    def follow(self, policy: Policy, spec: Spec) -> Policy:
+    def track(self, policy: Policy, spec: Spec) -> Policy:
         """Nothing is needed but the state."""
         return policy
 
 
-class Believed(Foresight):
+class ModelLookahead(Lookahead):
     """Fitted models, each with its latent state carried along the episode."""
 
     models: DynamicsModel
     """Stacked: an axis in front of every array."""
-    within: Float[Array, "*agents 2 obs"] | None = None
+    obs_bounds: Float[Array, "*agents 2 obs"] | None = None
     """Least and most that a prediction may be, as in an imagined world."""
 
-    def ahead(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
+    def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
         """What each model says along its path."""
-        if not isinstance(decision.memory, Tracked):
+        if not isinstance(decision.memory, TrackedMemory):
             raise KairodeError(
                 "a schedule chosen by models follows them along the episode: use it with kairode.evaluate, "
                 "kairode.collect or kairode.learn, which let the policy remember their latent states."
@@ -74,13 +74,13 @@ class Believed(Foresight):
         def along(model: DynamicsModel, z: Any) -> Array:
             return model.path(z, decision.obs, decision.action, taus)[1]
 
-        seen = eqx.filter_vmap(along)(self.models, decision.memory.recall.z)
-        if self.within is None:
+        seen = eqx.filter_vmap(along)(self.models, decision.memory.latents.z)
+        if self.obs_bounds is None:
             return seen
-        return jnp.clip(seen, self.within[0][None, None], self.within[1][None, None])
+        return jnp.clip(seen, self.obs_bounds[0][None, None], self.obs_bounds[1][None, None])
 
-    def follow(self, policy: Policy, spec: Spec) -> Policy:
+    def track(self, policy: Policy, spec: Spec) -> Policy:
         """The models' latent states are carried along."""
-        if isinstance(policy, SoftGreedy) and isinstance(policy.perception, Tracking):
+        if isinstance(policy, QPolicy) and isinstance(policy.encoder, TrackingEncoder):
             return policy
-        return Accompanied(policy, self.models, spec)
+        return TrackingPolicy(policy, self.models, spec)

@@ -23,7 +23,7 @@ from kairode.models.timer import NoTimer
 from kairode.trees import one, stack
 
 
-class Imagined(NamedTuple):
+class ModelEnvState(NamedTuple):
     """A state of the world."""
 
     obs: Any
@@ -32,11 +32,11 @@ class Imagined(NamedTuple):
     """The latent state of every model, [models, z]."""
     member: Any
     """Which model this episode (or step) happens in."""
-    doubt: Any
+    disagreement: Any
     """How far the models' predictions lay apart: standard deviation in units of the scale, mean over variables."""
 
 
-class World(Environment):
+class ModelEnv(Environment):
     """An imagined system: the models' own predictions are fed back until the horizon or a predicted terminal."""
 
     task: Task
@@ -46,9 +46,9 @@ class World(Environment):
     """Where episodes start: as this environment resets, or one of these observations."""
     sampled: bool = eqx.field(static=True, default=False)
     """Whether the timer's interval is drawn; otherwise the most likely one is taken (published run)."""
-    switching: bool = eqx.field(static=True, default=False)
+    resample_member: bool = eqx.field(static=True, default=False)
     """Whether every step happens in a member drawn anew, not every episode."""
-    within: Float[Array, "*agents 2 obs"] | None = None
+    obs_bounds: Float[Array, "*agents 2 obs"] | None = None
     """Least and most that a prediction may be: outside what was ever seen, models have no reason to be right, and a
     reward that grows without bound there is what a policy would find."""
 
@@ -57,7 +57,7 @@ class World(Environment):
         """How many models there are."""
         return self.models.decoder.weight.shape[0]
 
-    def reset(self, *, key: Key[Array, ""]) -> Imagined:
+    def reset(self, *, key: Key[Array, ""]) -> ModelEnvState:
         """A start of the real system; every member's z as where nothing was seen."""
         start_key, latent_key, member_key = jax.random.split(key, 3)
         if isinstance(self.starts, Environment):
@@ -66,45 +66,47 @@ class World(Environment):
             obs = self.starts[jax.random.randint(start_key, (), 0, self.starts.shape[0])]
         keys = jax.random.split(latent_key, self.size)
         z = eqx.filter_vmap(lambda model, key: model.start(key=key))(self.models, keys)
-        return Imagined(obs, z, self._member(member_key), jnp.zeros(()))
+        return ModelEnvState(obs, z, self._member(member_key), jnp.zeros(()))
 
-    def observe(self, state: Imagined) -> Obs:
+    def observe(self, state: ModelEnvState) -> Obs:
         """What the models predicted."""
         return state.obs
 
-    def interval(self, state: Imagined, action: Action, *, key: Key[Array, ""]) -> Tau:
+    def interval(self, state: ModelEnvState, action: Action, *, key: Key[Array, ""]) -> Tau:
         """The member's timer; without one, the intervals are known: uniform on the task's."""
         if isinstance(self.models.timer, NoTimer):
             return _uniform(self.task, key)
         own = one((self.models, state.z), state.member)
         return own[0].interval(own[1], state.obs, action, key=key if self.sampled else None)
 
-    def transition(self, state: Imagined, action: Action, tau: Tau, *, key: Key[Array, ""]) -> Imagined:
+    def transition(self, state: ModelEnvState, action: Action, tau: Tau, *, key: Key[Array, ""]) -> ModelEnvState:
         """Every member steps along; the prediction of one is what happens."""
 
-        def ahead(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
+        def predict(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
             return model.step(z, state.obs, action, tau)
 
-        z, seen = eqx.filter_vmap(ahead)(self.models, state.z)
-        return self._happens(z, seen, self._member(key) if self.switching else state.member)
+        z, seen = eqx.filter_vmap(predict)(self.models, state.z)
+        return self._happens(z, seen, self._member(key) if self.resample_member else state.member)
 
-    def course(self, state: Imagined, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Imagined:
+    def course(
+        self, state: ModelEnvState, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]
+    ) -> ModelEnvState:
         """Along the flow of every member, in one solve each."""
 
         def along(model: DynamicsModel, z: Any) -> tuple[Any, Any]:
             return model.path(z, state.obs, action, taus)
 
         z, seen = eqx.filter_vmap(along, out_axes=1)(self.models, state.z)
-        member = self._member(key) if self.switching else state.member
+        member = self._member(key) if self.resample_member else state.member
         return jax.vmap(self._happens, in_axes=(0, 0, None))(z, seen, member)
 
-    def _happens(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> Imagined:
+    def _happens(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> ModelEnvState:
         """The state, where all members' predictions are these and one of them comes true."""
         obs = seen[member]
-        if self.within is not None:
-            obs = jnp.clip(obs, self.within[0], self.within[1])
+        if self.obs_bounds is not None:
+            obs = jnp.clip(obs, self.obs_bounds[0], self.obs_bounds[1])
         spread = jax.vmap(self.models.scale.apply)(seen).std(0).mean()
-        return Imagined(obs, z, member, spread)
+        return ModelEnvState(obs, z, member, spread)
 
     def _member(self, key: Key[Array, ""]) -> Int[Array, ""]:
         return jax.random.randint(key, (), 0, self.size)
@@ -117,14 +119,14 @@ def _uniform(task: Task, key: Key[Array, ""]) -> Tau:
     return intervals.low + intervals.step * jax.random.randint(key, (), 0, intervals.classes).astype(jnp.float32)
 
 
-def imagine(
+def make_model_env(
     models: DynamicsModel | Sequence[DynamicsModel],
     env: Environment | Task,
     *,
     starts: Environment | Trajectory | np.ndarray | None = None,
     branch: int | None = None,
     **options: Any,
-) -> World:
+) -> ModelEnv:
     """The world that one or several fitted models believe in.
 
     Args:
@@ -161,7 +163,7 @@ def imagine(
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
     # The task knows the horizon and the names; the time that counts as one is the model's own.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
-    return World(task, ensemble(members, spec), found, **options)
+    return ModelEnv(task, ensemble(members, spec), found, **options)
 
 
 def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
@@ -174,12 +176,12 @@ def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
     return stack(same)
 
 
-def moments(data: Trajectory) -> Float[np.ndarray, "n obs"]:
+def decision_observations(data: Trajectory) -> Float[np.ndarray, "n obs"]:
     """Every observation at which something was decided."""
     return np.asarray(data.observation)[:, :-1][data.mask]
 
 
-def seen_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
+def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
     """The range of each variable in some experience, widened on both sides by so many times itself.
 
     Where the task knows bounds of a variable, they hold too.

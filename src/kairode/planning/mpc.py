@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kairode.agents.actor_critic import ActorCriticSettings, Networks, greedy, value
-from kairode.agents.actor_policy import Pilot, controls
-from kairode.agents.obs_normalizer import Sight
+from kairode.agents.actor_critic import ActorCriticConfig, Networks, greedy, value
+from kairode.agents.actor_policy import ActorPolicy, controls
+from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
@@ -30,7 +30,7 @@ Sequences = Float[Array, "_ k"]
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanSettings:
+class PlanConfig:
     """How a plan is made. The values are those of the paper."""
 
     sequences: int = 1000
@@ -60,7 +60,7 @@ class PlanSettings:
                 raise KairodeError(f"{name} must not be negative, got {getattr(self, name)}.")
 
 
-class Ahead(eqx.Module):
+class PlanningDynamics(eqx.Module):
     """What a planner rolls its sequences through."""
 
     @abc.abstractmethod
@@ -68,23 +68,23 @@ class Ahead(eqx.Module):
         """What is believed before anything was seen, for one environment."""
 
     @abc.abstractmethod
-    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+    def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """What is believed after an interval that really passed, for one environment."""
 
     @abc.abstractmethod
-    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+    def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
         """A belief for each of the sequences, on the last axis."""
 
     @abc.abstractmethod
-    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+    def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
         """Belief, what will be seen, and after which time, for every sequence."""
 
 
-class Learned(Ahead):
+class LearnedDynamics(PlanningDynamics):
     """A fitted model that sees normalised observations, with its timer's most likely interval."""
 
     model: DynamicsModel
-    sight: Sight
+    normalizer: ObsNormalizer
     held: float | None = eqx.field(static=True, default=None)
     """How long actions will be held, where a schedule says so and not the timer."""
 
@@ -100,27 +100,27 @@ class Learned(Ahead):
         """z_0."""
         return self.model.start(key=key)
 
-    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+    def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """z' of what was done and seen, over the time that passed."""
-        return self.model.step(belief, self.sight.features(shown), control, tau)[0]
+        return self.model.step(belief, self.normalizer.features(seen_obs), control, tau)[0]
 
-    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+    def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
         """The same z for all."""
         return jnp.broadcast_to(belief[:, None], (belief.shape[0], count))
 
-    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+    def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
         """P(z', tau | z, a, s) and what z' stands for."""
         model = self.model
-        x = jnp.concatenate([self.sight.features(shown.T).T, control])
+        x = jnp.concatenate([self.normalizer.features(seen_obs.T).T, control])
         if self.held is None:
             ticks = model.timer.interval(jnp.concatenate([x, belief]))
         else:
             ticks = jnp.full(x.shape[1:], self.held / model.spec.tick)
         z = model.transition.move(belief, model.transition.inputs(x, ticks), ticks)
-        return z, self.sight.unnormalised(model.decoder(z).T).T, ticks * model.spec.tick
+        return z, self.normalizer.unnormalised(model.decoder(z).T).T, ticks * model.spec.tick
 
 
-class Truth(Ahead):
+class TrueDynamics(PlanningDynamics):
     """The true dynamics of a system whose state can be told from what is observed.
 
     What is left to chance differs from decision to decision, and is the same for all sequences.
@@ -134,16 +134,16 @@ class Truth(Ahead):
         """Nothing."""
         return ()
 
-    def track(self, belief: Any, shown: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
+    def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """Nothing."""
         return ()
 
-    def spread(self, belief: Any, shown: Obs, count: int) -> Any:
+    def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
         """The same state for all, and how many decisions ahead it is."""
-        start = (self.state(shown), jnp.zeros((), jnp.int32))
+        start = (self.state(seen_obs), jnp.zeros((), jnp.int32))
         return jax.tree.map(lambda x: jnp.broadcast_to(x[..., None], (*x.shape, count)), start)
 
-    def step(self, belief: Any, shown: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
+    def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
         """What really would happen."""
 
         def one(belief: tuple[Any, Array], control: Array) -> tuple[Any, Obs, Tau]:
@@ -156,11 +156,11 @@ class Truth(Ahead):
         return jax.vmap(one, in_axes=-1, out_axes=-1)(belief, control)
 
 
-class Standing(NamedTuple):
+class SequenceState(NamedTuple):
     """Where every imagined sequence stands."""
 
     belief: Any
-    shown: Any
+    seen_obs: Any
     discount: Any
     """gamma^t."""
     alive: Any
@@ -169,16 +169,18 @@ class Standing(NamedTuple):
     """Discounted rewards so far."""
 
 
-def onward(ahead: Ahead, task: Task, sight: Sight, here: Standing, control: Sequences) -> Standing:
+def onward(
+    dynamics: PlanningDynamics, task: Task, normalizer: ObsNormalizer, here: SequenceState, control: Sequences
+) -> SequenceState:
     """One decision of every sequence: the model's own prediction and interval, the task's reward, gamma^tau."""
     spec = task.spec
-    belief, shown, tau = ahead.step(here.belief, here.shown, control)
-    origin = sight.origin(here.shown.T).T
-    reward = jax.vmap(task.reward, in_axes=(-1, -1, -1, 0))(origin, control, shown, tau)
-    ended = jax.vmap(task.terminal, in_axes=-1)(shown)
-    return Standing(
+    belief, seen_obs, tau = dynamics.step(here.belief, here.seen_obs, control)
+    origin = normalizer.origin(here.seen_obs.T).T
+    reward = jax.vmap(task.reward, in_axes=(-1, -1, -1, 0))(origin, control, seen_obs, tau)
+    ended = jax.vmap(task.terminal, in_axes=-1)(seen_obs)
+    return SequenceState(
         belief,
-        shown,
+        seen_obs,
         here.discount * spec.discount ** (tau / spec.tick),
         here.alive & ~ended,
         here.earned + jnp.where(here.alive, here.discount * reward, 0.0),
@@ -188,77 +190,77 @@ def onward(ahead: Ahead, task: Task, sight: Sight, here: Standing, control: Sequ
 class Planner(Policy):
     """The action that sequences around the actor's, tried in a model, find best."""
 
-    ahead: Ahead
+    dynamics: PlanningDynamics
     task: Task
     networks: Networks
-    sight: Sight
-    learning: ActorCriticSettings = eqx.field(static=True)
-    settings: PlanSettings = eqx.field(static=True)
+    normalizer: ObsNormalizer
+    learning: ActorCriticConfig = eqx.field(static=True)
+    settings: PlanConfig = eqx.field(static=True)
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """z_0, and nothing seen."""
         spec = self.task.spec
         nothing = jnp.zeros(len(spec.observations))
-        return Remembered(self.ahead.start(key=key), nothing, nothing, jnp.zeros(spec.actions.n))
+        return PlannerMemory(self.dynamics.start(key=key), nothing, nothing, jnp.zeros(spec.actions.n))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         """Let the latent state follow what happened, then plan."""
         first = elapsed == 0
-        moved = self.ahead.track(memory.belief, memory.shown, memory.control, elapsed)
+        moved = self.dynamics.track(memory.belief, memory.seen_obs, memory.control, elapsed)
         belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, moved)
-        shown = self.sight.seen(obs, memory.obs, first)
-        control = self.plan(shown, belief, key=key)
-        return control, Remembered(belief, obs, shown, control)
+        seen_obs = self.normalizer.seen(obs, memory.obs, first)
+        control = self.plan(seen_obs, belief, key=key)
+        return control, PlannerMemory(belief, obs, seen_obs, control)
 
-    def without_planning(self) -> Pilot:
+    def without_planning(self) -> ActorPolicy:
         """Its actor as a policy of its own."""
-        return Pilot(self.networks, self.sight, self.learning, self.task.spec)
+        return ActorPolicy(self.networks, self.normalizer, self.learning, self.task.spec)
 
-    def plan(self, shown: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
+    def plan(self, seen_obs: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
         """The controls for one environment."""
         noise_shape = (self.settings.horizon, self.task.spec.actions.n, self.settings.sequences)
         proposal = None
         for round_key in jax.random.split(key, self.settings.rounds):
             noise = jax.random.normal(round_key, noise_shape)
-            tried, worth = self.imagine(shown, belief, noise, proposal)
+            tried, worth = self.evaluate_sequences(seen_obs, belief, noise, proposal)
             best = jax.lax.top_k(jnp.where(jnp.isfinite(worth), worth, -jnp.inf), self.settings.best)[1]
             chosen = tried[..., best]
             proposal = Proposal(chosen.mean(-1), jnp.maximum(chosen.std(-1), self.settings.least_noise))
         assert proposal is not None
         return controls(self.task.spec, proposal.centre[0])
 
-    def imagine(
-        self, shown: Obs, belief: Any, noise: Float[Array, "h act k"], proposal: "Proposal | None" = None
+    def evaluate_sequences(
+        self, seen_obs: Obs, belief: Any, noise: Float[Array, "h act k"], proposal: "Proposal | None" = None
     ) -> tuple[Float[Array, "h act k"], Float[Array, " k"]]:
         """The sequences (in [-1, 1]) and what each is worth.
 
         sum_h gamma^{t_h} r_h + gamma^{t_H} Q(s_H, pi(s_H)), the critic's part for those that have not ended.
         """
         count = noise.shape[-1]
-        here = Standing(
-            self.ahead.spread(belief, shown, count),
-            jnp.broadcast_to(shown[:, None], (shown.shape[0], count)),
+        here = SequenceState(
+            self.dynamics.spread(belief, seen_obs, count),
+            jnp.broadcast_to(seen_obs[:, None], (seen_obs.shape[0], count)),
             jnp.ones(count),
             jnp.ones(count, bool),
             jnp.zeros(count),
         )
 
-        def decide(here: Standing, step: tuple[Array, Any]) -> tuple[Standing, Sequences]:
+        def decide(here: SequenceState, step: tuple[Array, Any]) -> tuple[SequenceState, Sequences]:
             noise, near = step
-            around = self._actor(here.shown) if near is None else near.centre[:, None]
+            around = self._actor(here.seen_obs) if near is None else near.centre[:, None]
             width = self.settings.noise if near is None else near.width[:, None]
             action = jnp.clip(around + width * noise, -1.0, 1.0)
             control = controls(self.task.spec, action.T).T
-            return onward(self.ahead, self.task, self.sight, here, control), action
+            return onward(self.dynamics, self.task, self.normalizer, here, control), action
 
         here, tried = jax.lax.scan(decide, here, (noise, proposal), unroll=unrolled())
-        features = self.sight.features(here.shown.T)
-        tail = value(self.networks.critics, features, self._actor(here.shown).T) / self.learning.reward_scale
+        features = self.normalizer.features(here.seen_obs.T)
+        tail = value(self.networks.critics, features, self._actor(here.seen_obs).T) / self.learning.reward_scale
         return tried, here.earned + jnp.where(here.alive, here.discount * tail, 0.0)
 
-    def _actor(self, shown: Sequences) -> Sequences:
+    def _actor(self, seen_obs: Sequences) -> Sequences:
         """pi(s) of every sequence, in [-1, 1]."""
-        return greedy(self.learning, self.networks.actor, self.sight.features(shown.T)).T
+        return greedy(self.learning, self.networks.actor, self.normalizer.features(seen_obs.T)).T
 
 
 def unrolled() -> int:
@@ -273,11 +275,11 @@ class Proposal(NamedTuple):
     width: Any
 
 
-class Remembered(NamedTuple):
+class PlannerMemory(NamedTuple):
     """Of the last decision, and the belief at it."""
 
     belief: Any
     obs: Any
-    shown: Any
+    seen_obs: Any
     """The observation as it was seen."""
     control: Any

@@ -16,28 +16,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from kairode.agents.encoder import Perception, Plain, Tracking
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.encoder import IdentityEncoder, ObsEncoder, TrackingEncoder
+from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.planning.lookahead import Believed, Foresight, Known
-from kairode.planning.model_env import World, ensemble, imagine, seen_range
-from kairode.planning.optimized_schedule import Chosen
+from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
+from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range
+from kairode.planning.optimized_schedule import OptimizedSchedule
 
 NEAR = 0.2
 """Predictions stay within the range of the experience, widened by so many times itself."""
 
 
-def best_intervals(
+def optimize_schedule(
     models: DynamicsModel | Sequence[DynamicsModel] | Environment,
-    policy: SoftGreedy | None,
+    policy: QPolicy | None,
     env: Environment | Task,
     *,
     price: float = 0.0,
@@ -46,8 +46,8 @@ def best_intervals(
     continuous: bool = False,
     quantile: float | None = None,
     data: Trajectory | None = None,
-    tried: "Frontier | None" = None,
-) -> Chosen:
+    tried: "PenaltySweep | None" = None,
+) -> OptimizedSchedule:
     """The schedule that a model chooses for a policy: `kairode.best_intervals(model, policy, env.task, price=2e4)`.
 
     The values of the policy must be of rewards on every finest step (each day of HIV): those of a policy learned with
@@ -75,18 +75,18 @@ def best_intervals(
         raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
     spec = task.spec
     candidates = check_candidates(taus, spec, continuous)
-    check_wishes(spec, candidates[-1], price=price, budget=budget, quantile=quantile)
+    check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile)
     if policy is not None:
         _check_policy(policy, spec)
-    schedule = Chosen(
-        _foresight(models, task, data),
+    schedule = OptimizedSchedule(
+        _lookahead(models, task, data),
         None if policy is None else policy.q,
-        Plain() if policy is None else policy.perception,
+        IdentityEncoder() if policy is None else policy.encoder,
         task,
         candidates,
         scale=1.0 if policy is None else policy.scale,
         price=jnp.asarray(price, jnp.float32),
-        shadow=jnp.zeros(()),
+        visit_penalty=jnp.zeros(()),
         budget=None if budget is None else jnp.asarray(budget, jnp.int32),
         quantile=quantile,
         continuous=continuous,
@@ -96,14 +96,14 @@ def best_intervals(
     if tried is None and isinstance(env, Task) and data is None:
         if budget is not None:
             raise KairodeError("what a budget is best spent on is tried in imagination: give the system, or data=...")
-        return dataclasses.replace(schedule, shadow=schedule.price)
+        return dataclasses.replace(schedule, visit_penalty=schedule.price)
     if tried is None:
-        tried = frontier(schedule, policy, imagined_place(models, env, data))
-    return dataclasses.replace(schedule, shadow=jnp.asarray(tried.at_price(price), jnp.float32))
+        tried = sweep_penalties(schedule, policy, trial_env(models, env, data))
+    return dataclasses.replace(schedule, visit_penalty=jnp.asarray(tried.at_price(price), jnp.float32))
 
 
 def _check_policy(policy: Any, spec: Spec) -> None:
-    if not isinstance(policy, SoftGreedy):
+    if not isinstance(policy, QPolicy):
         raise KairodeError("intervals are chosen by a policy's action values: give one of kairode.learn.")
     check_same(policy.spec, spec, "policy")
     if not policy.accrues:
@@ -114,7 +114,7 @@ def _check_policy(policy: Any, spec: Spec) -> None:
         )
 
 
-def check_wishes(spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = None, quantile: Any = None) -> None:
+def check_limits(spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = None, quantile: Any = None) -> None:
     """Refuse a price, a budget or a quantile that cannot be."""
     if not isinstance(spec.actions, Discrete):
         raise KairodeError(
@@ -168,52 +168,52 @@ def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool 
     return found
 
 
-def _foresight(models: Any, task: Task, data: Trajectory | None) -> Foresight:
+def _lookahead(models: Any, task: Task, data: Trajectory | None) -> Lookahead:
     """From what people give."""
-    if isinstance(models, Accruing):
+    if isinstance(models, AccruedRewards):
         models = models.env
     if isinstance(models, Environment):
         check_same(models.task.spec, task.spec)
-        return Known(models)
+        return TrueLookahead(models)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
         raise KairodeError("intervals are chosen by fitted models (one, or a list of them) or by the environment.")
     check_same(members[0].spec, task.spec)
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
-    return Believed(ensemble(members, spec), None if data is None else jnp.asarray(seen_range(data, NEAR)))
+    return ModelLookahead(ensemble(members, spec), None if data is None else jnp.asarray(obs_range(data, NEAR)))
 
 
-def imagined_place(models: Any, env: Environment | Task, data: Trajectory | None) -> Environment:
+def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> Environment:
     """Where shadow prices are tried: the models' imagination, or the system where it is given in their place."""
     if isinstance(models, Environment):
-        return models.env if isinstance(models, Accruing) else models
+        return models.env if isinstance(models, AccruedRewards) else models
     if data is None:
-        return imagine(models, env)
+        return make_model_env(models, env)
     starts = None if isinstance(env, Environment) else data
-    return imagine(models, env, starts=starts, within=jnp.asarray(seen_range(data, NEAR)))
+    return make_model_env(models, env, starts=starts, obs_bounds=jnp.asarray(obs_range(data, NEAR)))
 
 
-def accruing(
-    env: Environment, schedule: Schedule, perception: Perception, scale: float
-) -> tuple[Environment, Schedule, Perception]:
+def accrual_setup(
+    env: Environment, schedule: Schedule, encoder: ObsEncoder, scale: float
+) -> tuple[Environment, Schedule, ObsEncoder]:
     """Where, when and with what eyes to practise so that rewards accrue (algorithm 1, where the schedule is chosen).
 
     The price of a chosen schedule is then taken from the reward, so that the values count it.
     """
-    place = Accruing.of(env, schedule.longest(env.task.spec))
-    if not isinstance(schedule, Chosen):
-        return place, schedule, perception
-    if isinstance(env, World) and isinstance(schedule.foresight, Known):
+    place = AccruedRewards.of(env, schedule.longest(env.task.spec))
+    if not isinstance(schedule, OptimizedSchedule):
+        return place, schedule, encoder
+    if isinstance(env, ModelEnv) and isinstance(schedule.lookahead, TrueLookahead):
         raise KairodeError(
             "the true dynamics choose intervals on the real system alone: in imagination let the models choose, "
             "best_intervals(models, ..)."
         )
     place = dataclasses.replace(place, price=schedule.price)
-    free = jnp.zeros_like(schedule.shadow)
-    schedule = dataclasses.replace(schedule, q=None, perception=perception, scale=scale, shadow=free)
-    if isinstance(schedule.foresight, Believed):
-        perception = Tracking(perception, schedule.foresight.models)
-    return place, schedule, perception
+    free = jnp.zeros_like(schedule.visit_penalty)
+    schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free)
+    if isinstance(schedule.lookahead, ModelLookahead):
+        encoder = TrackingEncoder(encoder, schedule.lookahead.models)
+    return place, schedule, encoder
 
 
 SHADOWS = 16
@@ -222,7 +222,7 @@ TRIAL_SEED = 700_001
 """Of the episodes in which they are tried: none of the test's."""
 
 
-class Frontier(NamedTuple):
+class PenaltySweep(NamedTuple):
     """What a family of schedules comes to that differ in their shadow price; means over the same episodes."""
 
     prices: np.ndarray
@@ -236,7 +236,7 @@ class Frontier(NamedTuple):
         return float(self.prices[np.argmax(self.returns - price * self.weighed)])
 
 
-def frontier(schedule: Chosen, policy: SoftGreedy, env: Environment, episodes: int = 16) -> Frontier:
+def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environment, episodes: int = 16) -> PenaltySweep:
     """Try shadow prices in episodes of a system, imagined or real.
 
     What a visit costs should be weighed against what it brings, but a policy's values do not know how many visits
@@ -245,18 +245,18 @@ def frontier(schedule: Chosen, policy: SoftGreedy, env: Environment, episodes: i
     one, and what counts is what they come to.
     """
     spec = schedule.task.spec
-    place = Accruing.of(env, schedule.longest(spec))
+    place = AccruedRewards.of(env, schedule.longest(spec))
     limit = spec.longest(schedule.shortest(spec))
     keys = jax.random.split(jax.random.key(TRIAL_SEED), episodes)
 
     def outcome(price: float) -> Any:
-        now = dataclasses.replace(schedule, shadow=jnp.asarray(price, jnp.float32))
-        return jax.device_get(_outcome(place, now.accompany(policy), now, keys, limit))
+        now = dataclasses.replace(schedule, visit_penalty=jnp.asarray(price, jnp.float32))
+        return jax.device_get(_outcome(place, now.track(policy), now, keys, limit))
 
     free = outcome(0.0)
     prices = (abs(float(free[0])) + 1e-6) * np.logspace(-6, 3, SHADOWS)
     found = np.array([free, *map(outcome, prices)], np.float64)
-    return Frontier(np.append(0.0, prices), *found.T)
+    return PenaltySweep(np.append(0.0, prices), *found.T)
 
 
 @eqx.filter_jit

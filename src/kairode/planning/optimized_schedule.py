@@ -11,26 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from kairode.agents.encoder import Perception, Tracked
+from kairode.agents.encoder import ObsEncoder, TrackedMemory
 from kairode.agents.network import ReLUNetwork
 from kairode.data.policy import Policy
 from kairode.envs.accrual import step_rewards
 from kairode.envs.core import Spec, Task, Tau
 from kairode.envs.schedule import Decision, Schedule
 from kairode.errors import KairodeError
-from kairode.planning.lookahead import Course, Foresight
+from kairode.planning.lookahead import Course, Lookahead
 
 ZOOMS = 5
 """Rounds of refinement of a continuous choice: each narrows the bracket eight times."""
 
 
-class Chosen(Schedule):
+class OptimizedSchedule(Schedule):
     """The interval with the largest sum of rewards until it ends and value from there on."""
 
-    foresight: Foresight
+    lookahead: Lookahead
     q: ReLUNetwork | None
     """Action values of the policy; None while it is yet to be learned."""
-    perception: Perception
+    encoder: ObsEncoder
     """What they are values of."""
     task: Task
     taus: tuple[float, ...] = eqx.field(static=True)
@@ -39,7 +39,7 @@ class Chosen(Schedule):
     """What rewards were multiplied with when the values were learned."""
     price: Float[Array, "*agents"] | float = 0.0
     """Of a visit, in the unit of the reward: what a policy learned under this schedule pays."""
-    shadow: Float[Array, "*agents"] | float = 0.0
+    visit_penalty: Float[Array, "*agents"] | float = 0.0
     """Taken for every later visit in the choice, beside what the values already count."""
     budget: Int[Array, "*agents"] | None = None
     """Visits in an episode, the first included."""
@@ -56,11 +56,11 @@ class Chosen(Schedule):
         """The last."""
         return self.taus[-1]
 
-    def accompany(self, policy: Any) -> Policy:
+    def track(self, policy: Any) -> Policy:
         """With what the foresight needs in its memory."""
-        return self.foresight.follow(policy, self.task.spec)
+        return self.lookahead.track(policy, self.task.spec)
 
-    def informed(self, q: ReLUNetwork) -> "Chosen":
+    def with_q(self, q: ReLUNetwork) -> "OptimizedSchedule":
         """With these action values."""
         return dataclasses.replace(self, q=q)
 
@@ -80,7 +80,7 @@ class Chosen(Schedule):
         spec = self.task.spec
         grid = spec.finest * jnp.arange(1.0, round(self.taus[-1] / spec.finest) + 1)
         at = np.array([round(tau / spec.finest) - 1 for tau in self.taus])
-        seen = self.foresight.ahead(decision, grid, key=key)
+        seen = self.lookahead.predict(decision, grid, key=key)
         each = jax.vmap(partial(self._along, decision, grid))(seen)[:, at]
         return self.weighed(decision, grid[at], each, each[:, 0])
 
@@ -99,8 +99,8 @@ class Chosen(Schedule):
         """V(s) = max_a Q(s, a) at what would be seen."""
         if self.q is None:
             raise KairodeError("this schedule has no policy yet: learn one under it, or give best_intervals a policy.")
-        memory = decision.memory.inner if isinstance(decision.memory, Tracked) else decision.memory
-        features = jax.vmap(lambda obs, tau: self.perception.look(memory, obs, tau)[0])(seen, taus)
+        memory = decision.memory.inner if isinstance(decision.memory, TrackedMemory) else decision.memory
+        features = jax.vmap(lambda obs, tau: self.encoder.encode(memory, obs, tau)[0])(seen, taus)
         return self.q(features).max(-1) / self.scale
 
     def weighed(
@@ -120,7 +120,7 @@ class Chosen(Schedule):
         else:
             worth = soonest.mean() + jnp.quantile(each - soonest[:, None], self.quantile, axis=0)
         later = later_visits(self.task.spec, decision.time, taus)
-        worth = worth - jnp.where(jnp.asarray(self.shadow) > 0, self.shadow * later, 0.0)
+        worth = worth - jnp.where(jnp.asarray(self.visit_penalty) > 0, self.visit_penalty * later, 0.0)
         if self.budget is None:
             return worth
         # After this visit so many are left, none of which can be followed by more than the longest interval. (A
@@ -149,7 +149,7 @@ class _Earned(NamedTuple):
     ended: Any
 
 
-def best_continuous(schedule: Chosen, decision: Decision, *, key: Key[Array, ""]) -> Tau:
+def best_continuous(schedule: OptimizedSchedule, decision: Decision, *, key: Key[Array, ""]) -> Tau:
     """argmax_tau of the integral of gamma^t r(s_t) to tau plus gamma^tau V(s_tau), over all tau between the ends.
 
     The best of many points of the flow, then the best of as many between its neighbours, and so on: the flow is
@@ -158,7 +158,7 @@ def best_continuous(schedule: Chosen, decision: Decision, *, key: Key[Array, ""]
     spec = schedule.task.spec
     low, high = schedule.taus
     parts = max(16, math.ceil(2 * (high - low) / spec.finest))
-    members = jax.eval_shape(lambda: schedule.foresight.ahead(decision, jnp.ones(1), key=key)).shape[0]
+    members = jax.eval_shape(lambda: schedule.lookahead.predict(decision, jnp.ones(1), key=key)).shape[0]
     here = _Earned(jnp.zeros(members), jnp.zeros(members, bool))
     left, right = low * jnp.ones(()), high * jnp.ones(())
     _, _, found = _earned(schedule, decision, jnp.zeros(()), left, parts, here, key=key)
@@ -180,7 +180,14 @@ def best_continuous(schedule: Chosen, decision: Decision, *, key: Key[Array, ""]
 
 
 def _earned(
-    schedule: Chosen, decision: Decision, left: Tau, right: Tau, parts: int, here: _Earned, *, key: Key[Array, ""]
+    schedule: OptimizedSchedule,
+    decision: Decision,
+    left: Tau,
+    right: Tau,
+    parts: int,
+    here: _Earned,
+    *,
+    key: Key[Array, ""],
 ) -> tuple[Float[Array, " n"], Course, _Earned]:
     """Times from left to right, what is seen there, and what is earned up to each, from what was earned at the left.
 
@@ -190,7 +197,7 @@ def _earned(
     task, spec = schedule.task, schedule.task.spec
     fine = left + (right - left) * jnp.linspace(0.0, 1.0, 2 * parts + 1)
     # The flow cannot be asked for no time at all; nothing changes in a millionth of a step.
-    seen = schedule.foresight.ahead(decision, jnp.maximum(fine, 1e-6 * spec.finest), key=key)
+    seen = schedule.lookahead.predict(decision, jnp.maximum(fine, 1e-6 * spec.finest), key=key)
     gamma = spec.discount ** (fine / spec.tick)
 
     def one(seen: Float[Array, "n obs"], total: Float[Array, ""], ended: Array) -> tuple[Array, Array]:

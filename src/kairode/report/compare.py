@@ -28,7 +28,7 @@ HEADS = {
 """What is taken of each run, and the head of its column."""
 
 
-def together(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
+def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
     """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
     parts = [json.loads((folder / "record.json").read_text()) for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
@@ -108,7 +108,7 @@ def _short(number: float | None) -> str:
     return f"{number:.0f}" if abs(number) >= 100 or abs(number) < 1e-6 else f"{number:.3g}"
 
 
-def together_said(made: dict[str, Any]) -> str:
+def comparison_sentence(made: dict[str, Any]) -> str:
     """One sentence."""
     runs = made["figures"]["runs"]
     count = len(runs)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from kairode._gymnasium import IDS
 from kairode.envs import Discrete, make
-from kairode.envs.zoo import describe
+from kairode.envs.zoo import describe_env
 from kairode.report.terminal import show
 
 
@@ -29,7 +29,7 @@ def list_environments() -> None:
 
 def show_environment(name: str) -> None:
     """One of them: what is observed, done and earned, and every field."""
-    sentence, fields = describe(name)
+    sentence, fields = describe_env(name)
     task = make(name).task
     spec = task.spec
     if isinstance(spec.actions, Discrete):

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
 
 LINE, DECISION, EXPECTED = "#2b6cb0", "#c53030", "#dd6b20"
@@ -25,7 +25,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     kind = Path(path).suffix.lstrip(".").lower() or "svg"
     if kind not in figure.canvas.get_supported_filetypes():
         raise KairodeError(f"cannot draw {path}: '.{kind}' is no kind of picture. Take .svg, .png or .pdf.")
-    with whole(path) as part, rc_context(STYLE):
+    with atomic_write(path) as part, rc_context(STYLE):
         figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kairode.algorithms.fit import Fit
+from kairode.algorithms.fit import FitConfig
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Spec
@@ -75,7 +75,7 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
     )
 
 
-def draw_predictions(config: Fit, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
+def draw_predictions(config: FitConfig, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
     """A panel for each observed variable: the true course, the predicted one, and the decision times."""
     env = None if config.is_file else make(config.source, setting=config.setting, **config.preset.fields)
     found = course(env, test[0], model, "predicted", most)

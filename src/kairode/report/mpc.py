@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.algorithms.mpc import ControlReport
+from kairode.algorithms.mpc import MPCProgress
 from kairode.algorithms.mpc_agent import FREE
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
@@ -28,12 +28,12 @@ PHASES = {
 
 
 @contextlib.contextmanager
-def watching_control(what: str, quiet: bool) -> Iterator[Callable[[ControlReport], None]]:
+def watching_mpc(what: str, quiet: bool) -> Iterator[Callable[[MPCProgress], None]]:
     """A bar: decisions, the latest returns, the time of a plan, the rate; and the time left."""
     with bars_with_figures(quiet) as bar:
         task = bar.add_task(what, total=None, figures="")
 
-        def tell(report: ControlReport) -> None:
+        def callback(report: MPCProgress) -> None:
             parts = [PHASES[report.phase]]
             if report.phase == "acting":
                 known = [value for value in report.returns if np.isfinite(value)]
@@ -49,7 +49,7 @@ def watching_control(what: str, quiet: bool) -> Iterator[Callable[[ControlReport
                 refresh=True,
             )
 
-        yield tell
+        yield callback
 
 
 def control_rows(made: dict[str, Any]) -> list[list[str]]:
@@ -103,7 +103,7 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeio" or word.startswith("rnn") else "a"
 
 
-def points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def curve_points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Decisions and returns [seed, epoch] of a record; an epoch without an end of an episode has the last one's."""
     entries = made["figures"]["curve"]
     decisions = np.array([entry["decisions"] for entry in entries])
@@ -113,7 +113,7 @@ def points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     return decisions, returns
 
 
-def learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
+def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
     """Returns of the episodes lived through, by decisions: mean and standard deviation over seeds."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -125,7 +125,7 @@ def learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
 def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
     colours = iter(colormaps["tab10"](range(10)))
     for label, made in records.items():
-        decisions, returns = points(made)
+        decisions, returns = curve_points(made)
         mean, std, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
         axes.plot(decisions, mean, label=label, color=colour, lw=1.6)
         axes.fill_between(decisions, mean - std, mean + std, color=colour, alpha=0.15, lw=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.report.figures import inline_svg
 
 CSS = """
@@ -124,6 +124,6 @@ def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="{icon}">\n'
         f"<style>\n{CSS}\n</style>\n</head>\n<body>\n<main>\n<h1>{text(title)}</h1>\n{inside}\n</main>\n</body>\n</html>\n"
     )
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")
     return path

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from kairode.paper.work import Work
+from kairode.paper.work import WorkItem
 from kairode.report.terminal import show
 
 
-def print_plan(units: Sequence[Work], workers: int) -> None:
+def print_plan(units: Sequence[WorkItem], workers: int) -> None:
     """What would be run, after what, and how long it may take."""
     states = {work.name: work.state for work in units}
     rows = []
@@ -38,7 +38,7 @@ def _stem(name: str) -> str:
     return name.rpartition("-")[0] if name.startswith(("fits/", "policies/rounds-")) else name
 
 
-def _needs(work: Work, states: dict[str, str]) -> str:
+def _needs(work: WorkItem, states: dict[str, str]) -> str:
     """How many of each kind it needs, or which; and how many of them are done."""
     groups = [(kind, list(some)) for kind, some in itertools.groupby(work.needs, key=_kind)]
     said = ", ".join(some[0] if len(some) == 1 else f"{len(some)} {kind}" for kind, some in groups)
@@ -50,7 +50,7 @@ def _kind(name: str) -> str:
     return "rounds" if "/rounds-hiv-" in name and name.startswith("policies") else name.partition("/")[0]
 
 
-def left_in_words(units: Sequence[Work], workers: int) -> str:
+def left_in_words(units: Sequence[WorkItem], workers: int) -> str:
     """How much is left, in a sentence."""
     left = [work for work in units if work.words and not work.done]
     if not left:
@@ -61,7 +61,7 @@ def left_in_words(units: Sequence[Work], workers: int) -> str:
     return f"To run: {len(left)}, about {in_words(least)} {side}{more}."
 
 
-def time_left(units: Sequence[Work], workers: int) -> float:
+def time_left(units: Sequence[WorkItem], workers: int) -> float:
     """Seconds that a list of work takes at least: its sum over the workers, or its longest chain."""
     waits: dict[str, float] = {}
     for work in units:  # in an order in which they can be done
@@ -78,7 +78,7 @@ def in_words(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
-def plan_figures(units: Sequence[Work]) -> list[dict[str, Any]]:
+def plan_figures(units: Sequence[WorkItem]) -> list[dict[str, Any]]:
     """The same for other programs."""
     return [
         {"name": work.name, "state": work.state, "needs": list(work.needs), "seconds": work.seconds} for work in units
@@ -86,7 +86,7 @@ def plan_figures(units: Sequence[Work]) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def watching_work(units: Sequence[Work], quiet: bool) -> Iterator[Callable[[Work, str], None]]:
+def watching_work(units: Sequence[WorkItem], quiet: bool) -> Iterator[Callable[[WorkItem, str], None]]:
     """One bar over all of them; without a terminal a line for each that ended."""
     total = sum(bool(work.words) and not work.done for work in units)
     console = Console(stderr=True)
@@ -100,7 +100,7 @@ def watching_work(units: Sequence[Work], quiet: bool) -> Iterator[Callable[[Work
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
 
-        def tell(work: Work, event: str) -> None:
+        def callback(work: WorkItem, event: str) -> None:
             if event == "begun":
                 running.append(work.name)
             else:
@@ -112,4 +112,4 @@ def watching_work(units: Sequence[Work], quiet: bool) -> Iterator[Callable[[Work
                 bar.console.print(said, highlight=False) if console.is_terminal else print(said, file=sys.stderr)
             bar.update(task, description=", ".join(running))
 
-        yield tell
+        yield callback

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from kairode.agents.train_loop import PracticeReport
+from kairode.agents.train_loop import TrainProgress
 from kairode.errors import KairodeError
 from kairode.runs.watch import Watch
-from kairode.training.loop import Report
+from kairode.training.loop import FitProgress
 
 SHOWN = ("state", "kl", "timer")
 
@@ -37,7 +37,7 @@ def bars_with_figures(quiet: bool) -> Progress:
 @contextlib.contextmanager
 def watching(
     what: str, board: Path | None, quiet: bool, bars: Progress | None = None, begun: bool = True
-) -> Iterator[tuple[Callable[[Report], None], Callable[[int], None]]]:
+) -> Iterator[tuple[Callable[[FitProgress], None], Callable[[int], None]]]:
     """What the loop and the collection tell, shown as one line (among others, where there are bars already).
 
     One that has not begun is shown from the first thing on that it is told.
@@ -50,7 +50,7 @@ def watching(
     ):
         task = bar.add_task(f"{what}: collecting", total=None, figures="", visible=begun)
         validation: list[str] = []
-        first: list[Report] = []
+        first: list[FitProgress] = []
         boards: list[Any] = []
 
         def open_board() -> Any:
@@ -58,7 +58,7 @@ def watching(
                 boards.append(stack.enter_context(contextlib.closing(_writer(board))))
             return boards[0]
 
-        def tell(report: Report) -> None:
+        def callback(report: FitProgress) -> None:
             first.append(report) if not first else None
             if report.validation is not None:
                 validation[:] = [f"validation {_mean(report.validation):.4f}"]
@@ -79,17 +79,17 @@ def watching(
             if board is not None:
                 _write(open_board(), report)
 
-        yield tell, lambda ended: bar.advance(task, ended)
+        yield callback, lambda ended: bar.advance(task, ended)
 
 
 @contextlib.contextmanager
-def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, PracticeReport], None]]:
+def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, TrainProgress], None]]:
     """A bar for each practice: episodes, the latest return, the last look."""
     with bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar:
         tasks: dict[str, Any] = {}
         looks: dict[str, str] = {}
 
-        def tell(what: str, report: PracticeReport) -> None:
+        def callback(what: str, report: TrainProgress) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=report.wanted, figures="")
             if report.figures:
@@ -104,7 +104,7 @@ def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Cal
             shown = "; ".join(filter(None, (latest, looks.get(what, ""))))
             bar.update(tasks[what], completed=min(report.episodes), figures=shown, refresh=True)
 
-        yield tell
+        yield callback
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def _writer(board: Path | None) -> Any:
     return _board_class()(str(Path(board or ".") / "tensorboard"))
 
 
-def _write(writer: Any, report: Report) -> None:
+def _write(writer: Any, report: FitProgress) -> None:
     groups = {**report.terms, **({"validation": report.validation} if report.validation is not None else {})}
     for name, values in groups.items():
         for seed, value in enumerate(values):

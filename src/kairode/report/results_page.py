@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.figures import save_figure
@@ -112,6 +112,6 @@ def write_document(document: Path, results: Path) -> list[str]:
             raise KairodeError(f"{document}: the mark <!-- {name} --> has no <!-- end -->.")
     for name, file in PICTURES.items():
         save_figure(FIGURES[name](results), document.parent / file)
-    with whole(document) as part:
+    with atomic_write(document) as part:
         part.write_text(after, encoding="utf-8")
     return [*marked, *PICTURES]

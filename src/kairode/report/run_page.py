@@ -7,17 +7,16 @@ from typing import Any
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
-from kairode.report.mpc import control_rows, control_said
-from kairode.report.mpc import learning_figure as control_learning
+from kairode.report.mpc import control_rows, control_said, mpc_learning_figure
 from kairode.report.runs import learning_figure, map_figure, policy_rows, tradeoff_figure
 from kairode.report.summary import (
     best_fixed,
     every,
     fixed_rivals,
-    found_sentences,
     judged_by,
     kind_of_return,
     spec_of,
+    summary_sentences,
 )
 from kairode.runs.findings import best_constant
 
@@ -51,7 +50,7 @@ def write_run_page(folder: Path) -> Path:
     config, spec = made["config"], spec_of(made)
     title = f"{spec.name}: a policy learned in the imagination of {config['model']} models"
     parts = [
-        *(page.paragraph(sentence, "lead") for sentence in found_sentences(made)),
+        *(page.paragraph(sentence, "lead") for sentence in summary_sentences(made)),
         page.facts(headline(made)),
         what_was_run(made),
         tests(made),
@@ -70,7 +69,7 @@ def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
     chance = figures["random"]
     heads = ("policy", "return", "95 %", "decisions", "time")
     words = "Return of the episodes lived through while learning, by decisions: mean and spread over the seeds."
-    drawn = control_learning({f"{config['env']}, {config['model']}": made})
+    drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": made})
     parts = [
         page.paragraph(control_said(made), "lead"),
         page.facts(

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
-from kairode.report.summary import fixed_rivals, found_sentences, judged_by, kind_of_return, spec_of
+from kairode.report.summary import fixed_rivals, judged_by, kind_of_return, spec_of, summary_sentences
 from kairode.report.terminal import show
 from kairode.runs.findings import CONSTANT, best_constant
 
@@ -43,7 +43,7 @@ def print_run(made: dict[str, Any]) -> None:
     short = {1: "return"}
     cells = [[row[i].removeprefix("learned ") for i in columns] for row in some]
     show([short.get(i, heads[i]) for i in columns], cells)
-    for sentence in found_sentences(made):
+    for sentence in summary_sentences(made):
         print(sentence)
 
 

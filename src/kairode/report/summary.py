@@ -12,11 +12,11 @@ def spec_of(made: dict[str, Any]) -> Spec:
     return spec_from_dict(made["figures"]["spec"])
 
 
-def found_sentences(made: dict[str, Any]) -> list[str]:
+def summary_sentences(made: dict[str, Any]) -> list[str]:
     """How good the policy is, what it means for health, what the visits are worth."""
     figures = made["figures"]
     tests = figures["tests"]
-    said = [policy_said(made)]
+    said = [policy_sentence(made)]
     mine = tests["imagination"]["healthy"]
     if mine is not None:
         chance, held = tests["random"]["healthy"], best_constant(tests)
@@ -25,11 +25,11 @@ def found_sentences(made: dict[str, Any]) -> list[str]:
             f"{100 * chance:.0f} %, under {held.removeprefix(CONSTANT)} alone for {100 * tests[held]['healthy']:.0f} %."
         )
     if "visits" in figures:
-        said.append(visits_said(figures["visits"], spec_of(made)))
+        said.append(schedule_sentence(figures["visits"], spec_of(made)))
     return said
 
 
-def policy_said(made: dict[str, Any]) -> str:
+def policy_sentence(made: dict[str, Any]) -> str:
     """One sentence on the tests."""
     figures, spec = made["figures"], spec_of(made)
     tests, real = figures["tests"], figures["real_episodes"]
@@ -49,7 +49,7 @@ def policy_said(made: dict[str, Any]) -> str:
     )
 
 
-def visits_said(found: dict[str, Any], spec: Spec) -> str:
+def schedule_sentence(found: dict[str, Any], spec: Spec) -> str:
     """What the visits chosen at the lowest price are worth, beside fixed intervals."""
     label = next(iter(found["intervals"]))
     chosen, kind, unit = found["rows"][label], judged_by(spec), spec.time_unit

@@ -7,7 +7,7 @@ from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.agents.policy_files import describe_policy, load_policy
 from kairode.envs import make
 from kairode.errors import KairodeError
-from kairode.runs.mpc import evaluate_control, is_control
+from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run
 from kairode.runs.schedule import chosen_of
 from kairode.training.model_files import load_models
 
@@ -16,14 +16,14 @@ def evaluate_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
     """Test the policy of a folder on the real system: on its own schedule, any other, or at chosen times."""
-    if is_control(folder):
+    if is_mpc_run(folder):
         if isinstance(schedule, str):
             chosen_of(folder)  # says why not
-        return evaluate_control(folder, schedule=schedule, episodes=episodes, accrue=accrue, seed=seed)
+        return evaluate_mpc_run(folder, schedule=schedule, episodes=episodes, accrue=accrue, seed=seed)
     if isinstance(schedule, str) and schedule == "chosen":
-        source, policy, visits = chosen_of(folder)
-        found = evaluate(source.env, policy, episodes=episodes, schedule=visits, seed=seed)
-        return {**source.about, "schedule": "chosen"}, found
+        run, policy, visits = chosen_of(folder)
+        found = evaluate(run.env, policy, episodes=episodes, schedule=visits, seed=seed)
+        return {**run.about, "schedule": "chosen"}, found
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
         raise KairodeError(f"{folder} is of chosen visits: evaluate {folder.parent} with --schedule chosen.")

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.evaluate import TEST_SEED, evaluate
-from kairode.agents.encoder import Plain
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.q_policy import QPolicy
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
@@ -41,7 +41,7 @@ def best_constant(tests: dict[str, Any]) -> str:
 
 
 def shown_courses(
-    env: Environment, policy: SoftGreedy, model: DynamicsModel, schedule: float | None, most: int = 40
+    env: Environment, policy: QPolicy, model: DynamicsModel, schedule: float | None, most: int = 40
 ) -> dict[str, Any]:
     """Courses that nothing was learned from: predictions for random actions and for the policy, and a whole episode."""
     chance = collect(env, episodes=1, seed=TEST_SEED, schedule=schedule)[0]
@@ -53,9 +53,9 @@ def shown_courses(
     }
 
 
-def policy_map(env: Environment, policy: SoftGreedy, data: Trajectory) -> dict[str, Any] | None:
+def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str, Any] | None:
     """Action and value over two variables, the others at their median; None for a policy that sees a latent state."""
-    if not isinstance(policy.perception, Plain):
+    if not isinstance(policy.encoder, IdentityEncoder):
         return None
     spec = env.task.spec
     names = [variable.name for variable in spec.observations]

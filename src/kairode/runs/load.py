@@ -9,14 +9,14 @@ from kairode.data import Trajectory, read
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.errors import KairodeError
-from kairode.runs.mpc import is_control
-from kairode.algorithms.dyna import load_rounds
+from kairode.runs.mpc import is_mpc_run
+from kairode.algorithms.dyna import load_dyna
 from kairode.models.dynamics import DynamicsModel
 from kairode.training.model_files import load_models
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class LoadedRun:
     """What a run's folder holds."""
 
     folder: Path
@@ -34,17 +34,17 @@ class Source:
         return bool(self.about["sees"] == "z")
 
 
-def read_run(folder: Path) -> Source:
+def read_run(folder: Path) -> LoadedRun:
     """The models and experience of a run, from `kairode run` or `kairode rounds`."""
-    if is_control(folder):
+    if is_mpc_run(folder):
         raise KairodeError(f"{folder} is a run with controls: intervals are chosen for named actions so far.")
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
     if (folder / "fit").is_dir():
         models, data = load_models(folder / "fit"), read(folder / "experience.parquet")
-        return Source(folder, about["env"], env, about, models, data)
-    standing = load_rounds(rounds_of(folder))
-    return Source(folder, about["env"], env, about, standing.members, standing.data)
+        return LoadedRun(folder, about["env"], env, about, models, data)
+    state = load_dyna(rounds_of(folder))
+    return LoadedRun(folder, about["env"], env, about, state.members, state.data)
 
 
 def rounds_of(folder: Path) -> Path:

@@ -7,23 +7,23 @@ from typing import Any
 
 import equinox as eqx
 
-from kairode.agents.actor_critic import ActorCriticSettings
+from kairode.agents.actor_critic import ActorCriticConfig
 from kairode.agents.evaluate import Evaluation, evaluate
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.algorithms.mpc import NAME, best_seed
-from kairode.config.mpc import Control
-from kairode.algorithms.mpc_loop import Crew
-from kairode.models.zoo import Sizes
-from kairode.planning.mpc import Learned, Planner, PlanSettings
+from kairode.config.mpc import MPCConfig
+from kairode.algorithms.mpc_loop import MPCLoop
+from kairode.models.zoo import ModelConfig
+from kairode.planning.mpc import LearnedDynamics, Planner, PlanConfig
 from kairode.training import checkpoint
-from kairode.training.step import FitSettings
-from kairode.training.losses import Weights
+from kairode.training.step import TrainingConfig
+from kairode.training.losses import LossWeights
 from kairode.trees import one, stack
 
 
-def is_control(folder: str | Path) -> bool:
+def is_mpc_run(folder: str | Path) -> bool:
     """Whether a folder holds a run with controls, ended or not."""
     try:
         about = json.loads((Path(folder) / "config.json").read_text())
@@ -32,21 +32,21 @@ def is_control(folder: str | Path) -> bool:
     return isinstance(about, dict) and {"agent", "plan", "decisions"} <= set(about)
 
 
-def read_config(folder: str | Path) -> Control:
+def read_config(folder: str | Path) -> MPCConfig:
     """The config of a run's folder."""
     path = Path(folder) / "config.json"
     try:
         given = json.loads(path.read_text())
         agent, fit = dict(given["agent"]), dict(given["fit"])
         agent["hidden"] = tuple(agent["hidden"])
-        fit["weights"] = Weights(**fit["weights"])
+        fit["weights"] = LossWeights(**fit["weights"])
         parts = {
-            "agent": ActorCriticSettings(**agent),
-            "plan": PlanSettings(**given["plan"]),
-            "sizes": Sizes(**given["sizes"]),
-            "fit": FitSettings(**fit),
+            "agent": ActorCriticConfig(**agent),
+            "plan": PlanConfig(**given["plan"]),
+            "sizes": ModelConfig(**given["sizes"]),
+            "fit": TrainingConfig(**fit),
         }
-        return Control(**{**given, **parts})
+        return MPCConfig(**{**given, **parts})
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise KairodeError(f"{path} is not of a run with controls: give a folder of `kairode run hopper`.") from error
 
@@ -57,14 +57,14 @@ def load_policies(folder: str | Path) -> list[Policy]:
     if not checkpoint.exists(folder, NAME):
         raise KairodeError(f"the run in {folder} has not ended: give its command again, which goes on from there.")
     env = make(config.env, setting=config.setting, **config.fields)
-    crew = Crew(env, config.ways, list(range(config.seed, config.seed + config.seeds)), 1)
-    crew.close()
-    arrays, rest = eqx.partition(stack(crew.policies()), eqx.is_array)
+    loop = MPCLoop(env, config.config, list(range(config.seed, config.seed + config.seeds)), 1)
+    loop.close()
+    arrays, rest = eqx.partition(stack(loop.policies()), eqx.is_array)
     found = checkpoint.load(folder, arrays, NAME)
     return [eqx.combine(one(found, i), rest) for i in range(config.seeds)]
 
 
-def evaluate_control(
+def evaluate_mpc_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
     """Test the policy of the run's best seed, on other episodes than it was found best on.
@@ -75,8 +75,8 @@ def evaluate_control(
     path = Path(folder) / "record.json"
     best = best_seed(json.loads(path.read_text())) if path.exists() else 0
     policy = policies[best]
-    if isinstance(policy, Planner) and isinstance(policy.ahead, Learned) and isinstance(schedule, int | float):
-        policy = dataclasses.replace(policy, ahead=dataclasses.replace(policy.ahead, held=float(schedule)))
+    if isinstance(policy, Planner) and isinstance(policy.dynamics, LearnedDynamics) and isinstance(schedule, int | float):
+        policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
     env = make(config.env, setting=config.setting, **config.fields)
     found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=100_000 + seed)
     which = "" if config.seeds == 1 else f", seed {config.seed + best} (the best of {config.seeds})"

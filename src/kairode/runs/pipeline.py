@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.agents.policy_files import save_policy
 from kairode.data import Trajectory, write
 from kairode.data.describe import spec_to_dict
@@ -22,29 +22,29 @@ from kairode.envs.schedule import as_schedule
 from kairode.errors import Stopped
 from kairode.runs.course import course
 from kairode.runs.findings import on_the_system, policy_map, shown_courses
-from kairode.algorithms.fit import Fit, plan, run_fit, same_config
-from kairode.algorithms.learn import Learned, learn_more
+from kairode.algorithms.fit import FitConfig, make_fit_config, run_fit, same_config
+from kairode.algorithms.learn import LearnResult, learn_with_curve
 from kairode.config.presets import preset
-from kairode.runs.record import record, save
-from kairode.algorithms.dyna import load_rounds, run_rounds, standing_policy
-from kairode.config.run import Run, command
-from kairode.runs.schedule import Wish, check_wish, fixed_rows, run_schedule
+from kairode.runs.record import record, save_json
+from kairode.algorithms.dyna import load_dyna, run_dyna, dyna_policy
+from kairode.config.run import RunConfig, command
+from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
 from kairode.models.dynamics import DynamicsModel
 
 
-class Gained(NamedTuple):
+class TrainedPolicy(NamedTuple):
     """What experience came to."""
 
     models: list[DynamicsModel]
     data: Trajectory
     """What the models were fitted to."""
-    policy: SoftGreedy
+    policy: QPolicy
     figures: dict[str, Any]
     """How it was come by."""
 
 
-def run(config: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+def run_pipeline(config: RunConfig, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
     """Do what the config says in a folder of its own, or go on with what is there; the record."""
     watch = watch or Watch()
     env = config.make()
@@ -56,16 +56,16 @@ def run(config: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]
         watch.said(f"All of this is done already, and is in {folder}: remove it to begin anew.")
         return dict(json.loads(path.read_text()))
     if config.visits:
-        check_wish(_wish(config), env.task.spec)
+        check_schedule_config(_schedule_config(config), env.task.spec)
     if not config.rounds:
         _fit(config)
     begun = (folder / "config.json").exists()
-    save(folder / "config.json", dataclasses.asdict(config))
+    save_json(folder / "config.json", dataclasses.asdict(config))
     watch.said(
         f"{command(config)}, in {folder}{', which holds a part of it: going on' if begun else ''}. Stopped at any "
         "moment, the same command goes on from what is saved."
     )
-    spent = Spent(folder / "stages.json")
+    spent = StageTimer(folder / "stages.json")
     try:
         figures = _stages(config, env, folder, watch, spent)
     except (Stopped, KeyboardInterrupt) as stopped:
@@ -73,11 +73,11 @@ def run(config: Run, folder: Path, watch: Watch | None = None) -> dict[str, Any]
         raise Stopped(f"{said}. The same command goes on from what is saved: {command(config, folder)}") from None
     made = record("run", config, figures, command=command(config, folder), seconds=sum(spent.seconds.values()))
     made["stages"] = spent.seconds
-    save(path, made)
+    save_json(path, made)
     return made
 
 
-class Spent:
+class StageTimer:
     """Seconds of every stage, those of processes before this one included."""
 
     def __init__(self, path: Path) -> None:
@@ -91,10 +91,10 @@ class Spent:
             return work()
         finally:
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 1)
-            save(self.path, self.seconds)
+            save_json(self.path, self.seconds)
 
 
-def _stages(config: Run, env: Environment, folder: Path, watch: Watch, spent: Spent) -> dict[str, Any]:
+def _stages(config: RunConfig, env: Environment, folder: Path, watch: Watch, spent: StageTimer) -> dict[str, Any]:
     """One after the other; what each came to."""
     gain = in_rounds if config.rounds else at_once
     gained = spent.timed("experience, models and policy", lambda: gain(config, env, folder, watch))
@@ -109,9 +109,9 @@ def _stages(config: Run, env: Environment, folder: Path, watch: Watch, spent: Sp
     policies: dict[str, Any] = {"imagination": gained.policy}
     if config.model_free != 0:
         free = spent.timed("model-free", lambda: _model_free(config, env, folder, gained, watch))
-        policies["model-free"], figures["free_curve"] = free.policy, free.practised.curve
+        policies["model-free"], figures["free_curve"] = free.policy, free.training.curve
         figures["real_episodes"]["model-free"] = _free_episodes(config, gained)
-        figures["real_decisions"]["model-free"] = free.practised.decisions[0]
+        figures["real_decisions"]["model-free"] = free.training.decisions[0]
     figures |= spent.timed("tests", lambda: kept(folder / "tests.json", lambda: _tests(config, env, gained, policies)))
     number = figures["tests"]["imagination"]["episodes"]
     watch.said(f"Tested {len(figures['tests'])} policies on {number} new real episodes each.")
@@ -120,7 +120,7 @@ def _stages(config: Run, env: Environment, folder: Path, watch: Watch, spent: Sp
     return figures
 
 
-def _about(config: Run) -> dict[str, Any]:
+def _about(config: RunConfig) -> dict[str, Any]:
     """What a policy remembers of where it belongs."""
     return {"env": config.env, "setting": config.setting, "fields": config.fields, "schedule": config.schedule}
 
@@ -128,15 +128,15 @@ def _about(config: Run) -> dict[str, Any]:
 def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What a file holds; made and written first where it is not there."""
     if not path.exists():
-        save(path, make())
+        save_json(path, make())
     return dict(json.loads(path.read_text()))
 
 
-def _fit(config: Run) -> Fit:
+def _fit(config: RunConfig) -> FitConfig:
     """The fit to random experience."""
     chosen = preset(config.env)
     settings = dataclasses.replace(chosen.settings, iterations=config.iterations)
-    return plan(
+    return make_fit_config(
         config.env,
         config.model,
         dataclasses.replace(chosen, settings=settings, episodes=config.episodes),
@@ -148,16 +148,16 @@ def _fit(config: Run) -> Fit:
     )
 
 
-def at_once(config: Run, env: Environment, folder: Path, watch: Watch) -> Gained:
+def at_once(config: RunConfig, env: Environment, folder: Path, watch: Watch) -> TrainedPolicy:
     """Models of random actions alone, and a policy learned in their imagination."""
-    fitted, data, made = run_fit(_fit(config), folder / "fit", tell=watch.fitting, collected=watch.collecting)
+    fitted, data, made = run_fit(_fit(config), folder / "fit", callback=watch.fitting, collected=watch.collecting)
     figures = {name: made["figures"][name] for name in ("test_error", "mean", "std", "by_dimension")}
     watch.said(
         f"Collected {len(data.train):,} episodes under random actions ({data.train.decisions:,} decisions), and fitted "
         f"{config.fits} {config.model} model{'s' * (config.fits > 1)} to them: a mean squared error of "
         f"{figures['mean']:.3g} on episodes they have not seen, from the first observation alone."
     )
-    learned = learn_more(
+    learned = learn_with_curve(
         fitted.models,
         env,
         data=data.train,
@@ -166,48 +166,48 @@ def at_once(config: Run, env: Environment, folder: Path, watch: Watch) -> Gained
         seed=config.seed,
         latent=config.latent,
         folder=folder / "imagination",
-        tell=lambda report: watch.practice("learning in imagination", report),
+        callback=lambda report: watch.practice("learning in imagination", report),
         watch=env,
         **config.learning,
     )
     watch.said(f"Learned a policy in {config.imagined:,} imagined episodes.")
-    curve = learned.practised.curve
-    return Gained(fitted.models, data.train, learned.policy, {"fit": figures, "curve": curve})
+    curve = learned.training.curve
+    return TrainedPolicy(fitted.models, data.train, learned.policy, {"fit": figures, "curve": curve})
 
 
-def in_rounds(config: Run, env: Environment, folder: Path, watch: Watch) -> Gained:
+def in_rounds(config: RunConfig, env: Environment, folder: Path, watch: Watch) -> TrainedPolicy:
     """Taking turns: collect (first at random, then with the policy), refit, learn on in imagination."""
     place, unit = folder / "rounds", "discounted return" if env.task.spec.judged_discounted else "return"
 
-    def tell(found: Any) -> None:
+    def callback(found: Any) -> None:
         watch.said(
             f"{'Random actions' if found.number == 0 else f'Round {found.number}'}: {found.real_episodes} real "
             f"episodes so far; {config.fits} models refitted, the policy learned on in imagination: {unit} "
             f"{found.tested.mean:.3g} on the real system."
         )
 
-    made = run_rounds(config.in_turns, place, tell, watch, command(config, folder))
-    standing = load_rounds(place)
-    policy = standing_policy(config.in_turns, env, standing)
-    return Gained(standing.members, standing.data, policy, {"rounds": made["figures"]["rounds"]})
+    made = run_dyna(config.in_turns, place, callback, watch, command(config, folder))
+    state = load_dyna(place)
+    policy = dyna_policy(config.in_turns, env, state)
+    return TrainedPolicy(state.members, state.data, policy, {"rounds": made["figures"]["rounds"]})
 
 
-def _free_episodes(config: Run, gained: Gained) -> int:
+def _free_episodes(config: RunConfig, gained: TrainedPolicy) -> int:
     """How many the model-free policy practises: as many as the other has seen, unless it is said."""
     return len(gained.data) if config.model_free is None else config.model_free
 
 
-def _model_free(config: Run, env: Environment, folder: Path, gained: Gained, watch: Watch) -> Learned:
+def _model_free(config: RunConfig, env: Environment, folder: Path, gained: TrainedPolicy, watch: Watch) -> LearnResult:
     """A policy that practised on the real system."""
     count = _free_episodes(config, gained)
-    found = learn_more(
+    found = learn_with_curve(
         None,
         env,
         schedule=config.schedule,
         episodes=count,
         seed=config.seed,
         folder=folder / "model-free",
-        tell=lambda report: watch.practice("practising without a model", report),
+        callback=lambda report: watch.practice("practising without a model", report),
         watch=env,
         **{name: value for name, value in config.learning.items() if name not in ("margin", "branch")},
     )
@@ -216,7 +216,7 @@ def _model_free(config: Run, env: Environment, folder: Path, gained: Gained, wat
     return found
 
 
-def _tests(config: Run, env: Environment, gained: Gained, policies: dict[str, Any]) -> dict[str, Any]:
+def _tests(config: RunConfig, env: Environment, gained: TrainedPolicy, policies: dict[str, Any]) -> dict[str, Any]:
     """Tests on episodes that nothing was learned from, and what there is to look at."""
     return {
         "tests": on_the_system(env, policies, config.schedule),
@@ -225,25 +225,25 @@ def _tests(config: Run, env: Environment, gained: Gained, policies: dict[str, An
     }
 
 
-def _wish(config: Run) -> Wish:
+def _schedule_config(config: RunConfig) -> ScheduleConfig:
     prices = tuple(sorted(set(config.prices)))
-    return Wish(prices=prices, taus=config.candidates, imagined=config.visits, revisits=config.revisits)
+    return ScheduleConfig(prices=prices, taus=config.candidates, imagined=config.visits, revisits=config.revisits)
 
 
-def _visits(config: Run, folder: Path, gained: Gained, watch: Watch) -> dict[str, Any]:
+def _visits(config: RunConfig, folder: Path, gained: TrainedPolicy, watch: Watch) -> dict[str, Any]:
     """Visit times chosen by the models, beside fixed ones."""
-    wish = _wish(config)
+    schedule_config = _schedule_config(config)
 
     def make() -> dict[str, Any]:
-        made, source, episodes = run_schedule(
+        made, loaded, episodes = run_schedule(
             folder,
-            wish,
-            tell=lambda report: watch.practice("learning when to look", report),
+            schedule_config,
+            callback=lambda report: watch.practice("learning when to look", report),
             ended=watch.said,
             fitting=watch.fitting,
         )
-        shown = course(source.env, next(iter(episodes.values()))[0], source.models[0], points=3)
-        return {**made["figures"], "usual": fixed_rows(source, gained.policy, wish), "course": shown}
+        shown = course(loaded.env, next(iter(episodes.values()))[0], loaded.models[0], points=3)
+        return {**made["figures"], "usual": fixed_rows(loaded, gained.policy, schedule_config), "course": shown}
 
     found = kept(folder / "visits.json", make)
     watch.said(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -34,9 +34,9 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
     }
 
 
-def save(path: str | Path, content: dict[str, Any]) -> None:
+def save_json(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON, whole or not at all."""
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text(_compact(json.dumps(content, indent=1)) + "\n")
 
 

@@ -11,16 +11,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from kairode.agents.q_policy import SoftGreedy
+from kairode.agents.q_policy import QPolicy
 from kairode.data import collect
 from kairode.data.trajectory import join
 from kairode.errors import KairodeError
 from kairode.algorithms.fit import digest
-from kairode.algorithms.dyna import Standing, keep_standing, read_config, read_rounds, refit, round_seed
-from kairode.runs.load import Source, rounds_of
-from kairode.planning.optimize_schedule import best_intervals
+from kairode.algorithms.dyna import DynaState, save_dyna_state, read_config, read_dyna_state, refit_ensemble, round_seed
+from kairode.runs.load import LoadedRun, rounds_of
+from kairode.planning.optimize_schedule import optimize_schedule
 from kairode.training import checkpoint
-from kairode.training.loop import Report
+from kairode.training.loop import FitProgress
 
 NAME = "revisits"
 """Folders of them begin so."""
@@ -35,42 +35,42 @@ def check_revisits(folder: Path, count: int) -> None:
         )
 
 
-def revisited(
-    source: Source,
-    policy: SoftGreedy,
+def refit_at_visits(
+    run: LoadedRun,
+    policy: QPolicy,
     candidates: tuple[float, ...],
     count: int,
     *,
-    fitting: Callable[[Report], None] = lambda report: None,
+    fitting: Callable[[FitProgress], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
     ended: Callable[[str], None] = lambda text: None,
-) -> Source:
+) -> LoadedRun:
     """A run with its models refitted so often to real episodes at the visits that they chose for this policy.
 
     Each time is kept in a folder of its own, and not done again.
     """
     if not count:
-        return source
-    check_revisits(source.folder, count)
-    same = {"of": digest(policy.q, *source.models, source.data), "candidates": list(candidates)}
+        return run
+    check_revisits(run.folder, count)
+    same = {"of": digest(policy.q, *run.models, run.data), "candidates": list(candidates)}
     name = f"{NAME}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
-    for other in (source.folder / "schedule").glob(f"{NAME}-*"):  # those of another policy
+    for other in (run.folder / "schedule").glob(f"{NAME}-*"):  # those of another policy
         if other.name != name:
             shutil.rmtree(other, ignore_errors=True)
-    places = [source.folder / "schedule" / name / str(number) for number in range(1, count + 1)]
-    config = read_config(rounds_of(source.folder))
+    places = [run.folder / "schedule" / name / str(number) for number in range(1, count + 1)]
+    config = read_config(rounds_of(run.folder))
     done = sum(checkpoint.exists(place) for place in places)
-    standing = read_rounds(config, source.env, places[done - 1] if done else rounds_of(source.folder))
+    state = read_dyna_state(config, run.env, places[done - 1] if done else rounds_of(run.folder))
     for place in places[done:]:
         said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
-        schedule = best_intervals(standing.members, policy, source.env, taus=candidates, data=standing.data)
-        number = standing.number + 1
-        new = collect(source.env, policy, episodes=config.each, seed=round_seed(config, number), schedule=schedule)
-        data = join([standing.data, new])
-        models, _ = refit(config, data, standing.models, number, fitting)
-        standing = Standing(number, data, models, standing.network)
-        keep_standing(place, standing)
+        schedule = optimize_schedule(state.members, policy, run.env, taus=candidates, data=state.data)
+        number = state.number + 1
+        new = collect(run.env, policy, episodes=config.each, seed=round_seed(config, number), schedule=schedule)
+        data = join([state.data, new])
+        models, _ = refit_ensemble(config, data, state.models, number, fitting)
+        state = DynaState(number, data, models, state.network)
+        save_dyna_state(place, state)
         ended(
             f"Collected {len(new)} real episodes at visits that the models chose, and refitted them to all {len(data)}."
         )
-    return dataclasses.replace(source, models=standing.members, data=standing.data)
+    return dataclasses.replace(run, models=state.members, data=state.data)

@@ -19,28 +19,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.evaluate import TEST_SEED, bootstrap
-from kairode.agents.train_loop import PracticeReport
-from kairode.agents.q_policy import SoftGreedy
-from kairode.agents.train_step import Room
+from kairode.agents.train_loop import TrainProgress
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_step import TrainingBatch
 from kairode.agents.policy_files import describe_policy, load_policy, save_policy
 from kairode.data import Trajectory, collect
-from kairode.envs.accrual import Accruing
+from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Spec
-from kairode.envs.schedule import Schedule, Timed
+from kairode.envs.schedule import Schedule, FixedOrOwn
 from kairode.errors import KairodeError, Stopped
 from kairode.algorithms.fit import digest
-from kairode.algorithms.learn import learn_more
-from kairode.runs.record import record, save
-from kairode.runs.revisit import check_revisits, revisited
-from kairode.runs.load import Source, read_run
-from kairode.paper.schedule_study import SETTINGS, intervals_by_condition, judged, tests
-from kairode.planning.optimize_schedule import best_intervals, check_candidates, check_wishes, frontier, imagined_place
-from kairode.training.loop import Report
+from kairode.algorithms.learn import learn_with_curve
+from kairode.runs.record import record, save_json
+from kairode.runs.revisit import check_revisits, refit_at_visits
+from kairode.runs.load import LoadedRun, read_run
+from kairode.paper.schedule_study import SETTINGS, intervals_by_condition, objective_return, evaluate_policies
+from kairode.planning.optimize_schedule import optimize_schedule, check_candidates, check_limits, sweep_penalties, trial_env
+from kairode.training.loop import FitProgress
 from kairode.trees import alone, stack
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class ScheduleConfig:
     """How visits are to be chosen."""
 
     prices: tuple[float, ...] = (0.0,)
@@ -65,112 +65,112 @@ class Wish:
 
 
 def learned_policy(
-    source: Source,
-    wish: Wish,
+    run: LoadedRun,
+    config: ScheduleConfig,
     *,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
-) -> SoftGreedy:
+) -> QPolicy:
     """The policy under its own chosen schedule, learned in imagination.
 
     One that the folder holds is taken where it is of the same models, experience, candidates and practice; one of
     others is learned anew.
     """
-    folder = source.folder / "schedule"
-    candidates = _candidates(source, wish)
+    folder = run.folder / "schedule"
+    candidates = _candidates(run, config)
     same = {
-        "numbers": digest(*source.models, source.data),
+        "numbers": digest(*run.models, run.data),
         "candidates": list(candidates),
-        "imagined": wish.imagined,
+        "imagined": config.imagined,
     }
     if (folder / "policy.json").exists():
         before = describe_policy(folder)
         if {name: before.get(name) for name in same} == same:
-            return load_policy(folder, source.models[0] if source.latent else None)
+            return load_policy(folder, run.models[0] if run.latent else None)
     said("Learning a policy in imagination under the schedule that it chooses; this takes some minutes.")
     # Under a name of its own, so that an interrupted practice goes on, whatever else was learned here before.
     practice = folder / f"practice-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
-    schedule = best_intervals(source.models, None, source.env, taus=candidates, data=source.data)
+    schedule = optimize_schedule(run.models, None, run.env, taus=candidates, data=run.data)
     options: dict[str, Any] = {}
-    if source.name in SETTINGS:
-        options["reward_scale"] = SETTINGS[source.name].reward_scale
-    found = learn_more(
-        source.models,
-        source.env,
-        data=source.data,
+    if run.name in SETTINGS:
+        options["reward_scale"] = SETTINGS[run.name].reward_scale
+    found = learn_with_curve(
+        run.models,
+        run.env,
+        data=run.data,
         schedule=schedule,
-        episodes=wish.imagined,
-        latent=source.latent,
+        episodes=config.imagined,
+        latent=run.latent,
         folder=practice,
-        tell=tell,
-        watch=source.env,
+        callback=callback,
+        watch=run.env,
         cooldown=0.3,
         **options,
     )
-    where = {name: source.about[name] for name in ("env", "setting", "fields")}
+    where = {name: run.about[name] for name in ("env", "setting", "fields")}
     save_policy(folder, found.policy, {**where, "schedule": "chosen", **same})
     shutil.rmtree(practice, ignore_errors=True)
     return found.policy
 
 
-def _candidates(source: Source, wish: Wish) -> tuple[float, ...]:
+def _candidates(run: LoadedRun, config: ScheduleConfig) -> tuple[float, ...]:
     """Those that a policy is learned with: never continuous ones, which would be slow."""
-    return check_candidates(None if wish.continuous else wish.taus or None, source.env.task.spec)
+    return check_candidates(None if config.continuous else config.taus or None, run.env.task.spec)
 
 
-def as_before(wish: Wish, folder: Path) -> Wish:
+def as_before(config: ScheduleConfig, folder: Path) -> ScheduleConfig:
     """With the candidates, practice and revisits of a run of `kairode run`, where the wish does not say others."""
     path = folder / "config.json"
     about = json.loads(path.read_text()) if path.exists() else {}
     if not about.get("visits"):
-        return wish
-    same = not (wish.taus or wish.continuous)
+        return config
+    same = not (config.taus or config.continuous)
     return dataclasses.replace(
-        wish,
-        taus=tuple(about["candidates"]) if same else wish.taus,
-        imagined=about["visits"] if wish.imagined is None else wish.imagined,
-        revisits=(0 if wish.oracle else about.get("revisits", 0)) if wish.revisits is None else wish.revisits,
+        config,
+        taus=tuple(about["candidates"]) if same else config.taus,
+        imagined=about["visits"] if config.imagined is None else config.imagined,
+        revisits=(0 if config.oracle else about.get("revisits", 0)) if config.revisits is None else config.revisits,
     )
 
 
-def check_wish(wish: Wish, spec: Spec) -> None:
+def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
     """Refuse what cannot be before anything is learned."""
-    ends = check_candidates(wish.taus or None, spec, wish.continuous)
-    check_wishes(spec, ends[-1], quantile=wish.quantile)
-    for price in wish.prices:
-        check_wishes(spec, ends[-1], price=price)
-    for budget in wish.budgets:
-        check_wishes(spec, ends[-1], budget=budget)
-    if wish.oracle and wish.revisits:
+    ends = check_candidates(config.taus or None, spec, config.continuous)
+    check_limits(spec, ends[-1], quantile=config.quantile)
+    for price in config.prices:
+        check_limits(spec, ends[-1], price=price)
+    for budget in config.budgets:
+        check_limits(spec, ends[-1], budget=budget)
+    if config.oracle and config.revisits:
         raise KairodeError(
             "--revisits teaches the models, and with --oracle they choose nothing: leave one of them out."
         )
-    if not (wish.prices or wish.budgets):
+    if not (config.prices or config.budgets):
         raise KairodeError("give at least one price (0 for none) or budget.")
     for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("revisits", 0)):
-        value = getattr(wish, name)
+        value = getattr(config, name)
         if value is not None and not (isinstance(value, int) and least <= value < 2**30):
             raise KairodeError(f"--{name} must be a whole number of at least {least}, got {value}.")
 
 
-def choose(source: Source, policy: SoftGreedy, wish: Wish) -> dict[str, Schedule]:
+def choose_schedules(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[str, Schedule]:
     """A schedule for each price and each budget."""
-    ahead: Any = source.env if wish.oracle else source.models
+    chooser: Any = run.env if config.oracle else run.models
     common: dict[str, Any] = {
-        "taus": wish.taus or None,
-        "continuous": wish.continuous,
-        "quantile": wish.quantile,
-        "data": None if wish.oracle else source.data,
+        "taus": config.taus or None,
+        "continuous": config.continuous,
+        "quantile": config.quantile,
+        "data": None if config.oracle else run.data,
     }
     tried = None
-    if any(wish.prices):
-        free = best_intervals(ahead, policy, source.env, **common)
-        tried = frontier(free, policy, imagined_place(ahead, source.env, common["data"]))
+    if any(config.prices):
+        free = optimize_schedule(chooser, policy, run.env, **common)
+        tried = sweep_penalties(free, policy, trial_env(chooser, run.env, common["data"]))
     made: dict[str, Schedule] = {}
-    for price in wish.prices:
-        made[f"price {_short(price)}"] = best_intervals(ahead, policy, source.env, price=price, tried=tried, **common)
-    for budget in wish.budgets:
-        made[f"budget {budget}"] = best_intervals(ahead, policy, source.env, budget=budget, **common)
+    for price in config.prices:
+        made[f"price {_short(price)}"] = optimize_schedule(chooser, policy, run.env, price=price, tried=tried, **common)
+    for budget in config.budgets:
+        made[f"budget {budget}"] = optimize_schedule(chooser, policy, run.env, budget=budget, **common)
     return made
 
 
@@ -179,66 +179,66 @@ def _short(number: float) -> str:
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
-def chosen_of(folder: Path) -> tuple[Source, SoftGreedy, Schedule]:
+def chosen_of(folder: Path) -> tuple[LoadedRun, QPolicy, Schedule]:
     """The policy that `kairode schedule` left in a run, and the schedule it chooses without a price."""
-    source = read_run(folder)
+    run = read_run(folder)
     place = folder / "schedule"
     if not (place / "policy.json").exists():
         raise KairodeError(f"no visits were chosen in {folder} yet: `kairode schedule {folder}` does that.")
-    policy = load_policy(place, source.models[0] if source.latent else None)
+    policy = load_policy(place, run.models[0] if run.latent else None)
     taus = tuple(describe_policy(place)["candidates"])
     made = place / "record.json"
     count = json.loads(made.read_text())["config"].get("revisits") if made.exists() else 0
-    source = revisited(source, policy, taus, count or 0)
-    return source, policy, best_intervals(source.models, policy, source.env, taus=taus, data=source.data)
+    run = refit_at_visits(run, policy, taus, count or 0)
+    return run, policy, optimize_schedule(run.models, policy, run.env, taus=taus, data=run.data)
 
 
 def run_schedule(
     folder: Path,
-    wish: Wish,
+    config: ScheduleConfig,
     *,
-    tell: Callable[[PracticeReport], None] = lambda report: None,
+    callback: Callable[[TrainProgress], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
     ended: Callable[[str], None] = lambda text: None,
-    fitting: Callable[[Report], None] = lambda report: None,
-) -> tuple[dict[str, Any], Source, dict[str, Trajectory]]:
+    fitting: Callable[[FitProgress], None] = lambda report: None,
+) -> tuple[dict[str, Any], LoadedRun, dict[str, Trajectory]]:
     """Learn (once), revisit, choose, test; the record, and the episodes of each choice.
 
     What the wish leaves open is as in the visits of the run, where it has chosen some.
     """
     started = time.perf_counter()
-    source = read_run(folder)
-    wish = as_before(wish, folder)
-    check_wish(wish, source.env.task.spec)
-    check_revisits(folder, wish.revisits or 0)
-    command = shlex.join(["kairode", "schedule", str(folder), *_options(wish)])
+    run = read_run(folder)
+    config = as_before(config, folder)
+    check_schedule_config(config, run.env.task.spec)
+    check_revisits(folder, config.revisits or 0)
+    command = shlex.join(["kairode", "schedule", str(folder), *_options(config)])
     try:
-        policy = learned_policy(source, wish, tell=tell, said=said)
+        policy = learned_policy(run, config, callback=callback, said=said)
         tell_of: dict[str, Any] = {"fitting": fitting, "said": said, "ended": ended}
-        source = revisited(source, policy, _candidates(source, wish), wish.revisits or 0, **tell_of)
+        run = refit_at_visits(run, policy, _candidates(run, config), config.revisits or 0, **tell_of)
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")
-    rows = fixed_rows(source, policy, wish)
-    said("Trying what prices and budgets come to, in imagination." if any(wish.prices) or wish.budgets else "")
+    rows = fixed_rows(run, policy, config)
+    said("Trying what prices and budgets come to, in imagination." if any(config.prices) or config.budgets else "")
     histograms: dict[str, Any] = {}
     episodes: dict[str, Trajectory] = {}
-    for label, schedule in choose(source, policy, wish).items():
+    for label, schedule in choose_schedules(run, policy, config).items():
         said(f"Testing {label}.")
-        rows[label] = chosen_row(source, policy, schedule, wish)
-        place = Accruing.of(source.env, schedule.longest(source.env.task.spec))
-        episodes[label] = collect(place, policy, episodes=wish.episodes, seed=TEST_SEED + wish.seed, schedule=schedule)
-        histograms[label] = intervals_by_condition(source.env.task, episodes[label])
-    figures = {"rows": rows, "intervals": histograms, "real_episodes": len(source.data)}
-    made = record("schedule", wish, figures, command=command, seconds=time.perf_counter() - started)
-    save(folder / "schedule" / "record.json", made)
-    return made, source, episodes
+        rows[label] = chosen_row(run, policy, schedule, config)
+        place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
+        episodes[label] = collect(place, policy, episodes=config.episodes, seed=TEST_SEED + config.seed, schedule=schedule)
+        histograms[label] = intervals_by_condition(run.env.task, episodes[label])
+    figures = {"rows": rows, "intervals": histograms, "real_episodes": len(run.data)}
+    made = record("schedule", config, figures, command=command, seconds=time.perf_counter() - started)
+    save_json(folder / "schedule" / "record.json", made)
+    return made, run, episodes
 
 
-def _options(wish: Wish) -> list[str]:
+def _options(config: ScheduleConfig) -> list[str]:
     words: list[str] = []
-    for name, value in dataclasses.asdict(wish).items():
-        if value == getattr(Wish(), name) or value == ():
+    for name, value in dataclasses.asdict(config).items():
+        if value == getattr(ScheduleConfig(), name) or value == ():
             continue
         option = {"prices": "price", "budgets": "budget", "taus": "candidates"}.get(name, name)
         values = [] if value is True else list(map(_short, value)) if isinstance(value, tuple) else [str(value)]
@@ -246,28 +246,28 @@ def _options(wish: Wish) -> list[str]:
     return words
 
 
-def fixed_rows(source: Source, policy: SoftGreedy, wish: Wish) -> dict[str, Any]:
+def fixed_rows(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
     """The same policy at every fixed interval of the environment, and on its own schedule."""
-    spec = source.env.task.spec
+    spec = run.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
     many = stack([policy] * len(taus))
-    room = Room(source.env, Timed(jnp.array(taus, jnp.float32), least), many.perception, len(taus))
-    found = tests(source.env, room, many, TEST_SEED + wish.seed, wish.episodes)
+    batch = TrainingBatch(run.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
+    found = evaluate_policies(run.env, batch, many, TEST_SEED + config.seed, config.episodes)
     labels = ["own" if not tau else f"every {tau:g}" for tau in taus]
-    return {label: _row(source, {name: x[i] for name, x in found.items()}) for i, label in enumerate(labels)}
+    return {label: _row(run, {name: x[i] for name, x in found.items()}) for i, label in enumerate(labels)}
 
 
-def chosen_row(source: Source, policy: SoftGreedy, schedule: Schedule, wish: Wish) -> dict[str, Any]:
+def chosen_row(run: LoadedRun, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
     """The policy under a chosen schedule."""
-    room = Room(source.env, alone(schedule), alone(policy.perception), 1)
-    found = tests(source.env, room, alone(policy), TEST_SEED + wish.seed, wish.episodes)
-    shadow = float(getattr(schedule, "shadow", 0.0))
-    return {**_row(source, {name: x[0] for name, x in found.items()}), "shadow_price": shadow}
+    batch = TrainingBatch(run.env, alone(schedule), alone(policy.encoder), 1)
+    found = evaluate_policies(run.env, batch, alone(policy), TEST_SEED + config.seed, config.episodes)
+    visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
+    return {**_row(run, {name: x[0] for name, x in found.items()}), "shadow_price": visit_penalty}
 
 
-def _row(source: Source, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    low, high = bootstrap(judged(source.env.task, found))
+def _row(run: LoadedRun, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    low, high = bootstrap(objective_return(run.env.task, found))
     means = {name: float(values.mean()) for name, values in found.items()}
     healthy = None if np.isnan(means["healthy"]) else means["healthy"]
     return {**means, "low": low, "high": high, "healthy": healthy}

@@ -3,16 +3,16 @@
 import dataclasses
 from collections.abc import Callable
 
-from kairode.agents.train_loop import PracticeReport
-from kairode.training.loop import Report
+from kairode.agents.train_loop import TrainProgress
+from kairode.training.loop import FitProgress
 
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
     """Every part may be ignored."""
 
-    fitting: Callable[[Report], None] = lambda report: None
+    fitting: Callable[[FitProgress], None] = lambda report: None
     collecting: Callable[[int], None] | None = None
-    practice: Callable[[str, PracticeReport], None] = lambda what, report: None
+    practice: Callable[[str, TrainProgress], None] = lambda what, report: None
     said: Callable[[str], None] = lambda sentence: None
     """Called with one sentence as a stage ends."""

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from kairode.data.files import whole
+from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
     content = safetensors.numpy.save(arrays)
     digest = hashlib.sha256(content).hexdigest()
     file = f"{name}-{digest[:12]}.safetensors"
-    with whole(folder / file) as part:
+    with atomic_write(folder / file) as part:
         part.write_bytes(content)
     described = {path: [str(x.dtype), list(x.shape)] for path, x in arrays.items()}
-    with whole(folder / f"{name}.json") as part:
+    with atomic_write(folder / f"{name}.json") as part:
         part.write_text(json.dumps({"file": file, "sha256": digest, "arrays": described, **about}, indent=1) + "\n")
     for old in (*folder.glob(f"{name}-*.safetensors"), *folder.glob(f".{name}*.part")):  # the last one's, a kill's
         if old.name != file:

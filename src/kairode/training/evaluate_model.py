@@ -22,7 +22,7 @@ BINS = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class ModelEvaluation:
     """Squared errors of open-loop predictions, in standardised units where the model standardises."""
 
     error: float
@@ -59,7 +59,7 @@ def _open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
     return jnp.moveaxis(follow_open_loop(model, episodes.batch_last(), key).obs, -1, 0)
 
 
-def judge(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> Judgement:
+def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> ModelEvaluation:
     """Open loop from the first observation of each episode, true actions and intervals."""
     episodes = prepare(model, test)
     predicted = _predictions(model, episodes, seed)
@@ -72,7 +72,7 @@ def judge(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> Judgement
     means = [float(each[part == i].mean()) if (part == i).any() else None for i in range(BINS)]
     episode = np.where(real, squares.mean(-1), 0.0).sum(1)
     worst = np.sort(episode)[-max(1, len(episode) // 100) :]
-    return Judgement(
+    return ModelEvaluation(
         median_episode=float(np.median(episode / real.sum(1))),
         worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
         error=float(each.mean()),

@@ -25,7 +25,15 @@ from kairode.models.predict import Episodes, prepare
 from kairode.models.transition import FlowTransition
 from kairode.training import checkpoint
 from kairode.training.batches import pad, pieces
-from kairode.training.step import FitSettings, Progress, advance, begin, look, numbers, validate
+from kairode.training.step import (
+    FitState,
+    TrainingConfig,
+    batch_indices,
+    init_fit_state,
+    record_validation,
+    run_iterations,
+    validate,
+)
 from kairode.trees import choose
 
 CHUNK = 50
@@ -35,7 +43,7 @@ SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class FitProgress:
     """What the loop tells whoever watches it, after every compiled call."""
 
     iteration: int
@@ -50,7 +58,7 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """What came out of fitting several seeds."""
 
     models: list[DynamicsModel]
@@ -63,23 +71,23 @@ class Fitted:
 
 def train(
     models: DynamicsModel,
-    settings: FitSettings,
+    settings: TrainingConfig,
     data: Trajectory,
     valid: Trajectory,
     *,
     seeds: Sequence[int],
     folder: Path | None = None,
-    tell: Callable[[Report], None] = lambda report: None,
-) -> Fitted:
+    callback: Callable[[FitProgress], None] = lambda report: None,
+) -> FitResult:
     """Fit all seeds of a model; with a folder, go on from its checkpoint and keep one there."""
     static = eqx.filter(models, eqx.is_array, inverse=True)
     train_data, valid_data, count = _device(models, settings, data, valid)
-    progress = begin(models, settings, seeds)
+    fit_state = init_fit_state(models, settings, seeds)
     earlier = 0.0
     if folder is not None and checkpoint.exists(folder):
-        progress = checkpoint.load(folder, progress)
+        fit_state = checkpoint.load(folder, fit_state)
         earlier = float(checkpoint.describe(folder).get("seconds", 0.0))
-    metrics = Metrics(folder, int(progress.iteration.max()))
+    metrics = Metrics(folder, int(fit_state.iteration.max()))
     started = saved = time.perf_counter()
 
     def spent() -> float:
@@ -87,55 +95,55 @@ def train(
 
     def keep() -> None:
         if folder is not None:
-            checkpoint.save(folder, progress, seconds=round(spent(), 2))
+            checkpoint.save(folder, fit_state, seconds=round(spent(), 2))
 
     with interrupts() as asked:
-        while (done := int(progress.iteration.max())) < settings.iterations and bool(progress.active.any()):
+        while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.every - done % settings.every)
-            batches = jnp.asarray(numbers(settings, seeds, count, done, some))
-            progress, terms = advance(progress, train_data, batches, static, settings)
+            batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
+            fit_state, terms = run_iterations(fit_state, train_data, batches, static, settings)
             done += some
             error = None
             if done % settings.every == 0 or done == settings.iterations:
-                found = validate(progress, valid_data, static)
-                progress = look(progress, found, settings.patience)
+                found = validate(fit_state, valid_data, static)
+                fit_state = record_validation(fit_state, found, settings.patience)
                 error = np.asarray(found).tolist()
             passed = time.perf_counter() - started
-            report = _report(progress, done, settings.iterations, terms, error, passed)
+            report = _report(fit_state, done, settings.iterations, terms, error, passed)
             metrics.write(report)
-            tell(report)
+            callback(report)
             stop = asked()
             if stop or time.perf_counter() - saved > SAVE_SECONDS:
                 keep()
                 saved = time.perf_counter()
             if stop:
                 raise Stopped("interrupted." if folder is None else f"interrupted at iteration {done:,}, saved.")
-            if int(progress.longest_row.max()) >= settings.most_skipped:
+            if int(fit_state.longest_row.max()) >= settings.most_skipped:
                 keep()
-                raise _nonfinite(progress, seeds, folder, static, train_data)
+                raise _nonfinite(fit_state, seeds, folder, static, train_data)
         keep()
         if asked() and folder is not None:
             raise Stopped(f"interrupted after the last iteration, {settings.iterations:,}, saved.")
-    return finished(progress, settings, static, spent())
+    return fit_result(fit_state, settings, static, spent())
 
 
-def finished(progress: Progress, settings: FitSettings, static: Any, seconds: float) -> Fitted:
+def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:
     """The fitted models: the last weights, or with early stopping the best (the last where none was ever finite)."""
-    chosen = progress.params
+    chosen = fit_state.params
     if settings.patience is not None:
-        chosen = jax.vmap(choose)(jnp.isfinite(progress.best_error), progress.best, progress.params)
-    seeds = range(len(progress.iteration))
-    return Fitted(
+        chosen = jax.vmap(choose)(jnp.isfinite(fit_state.best_error), fit_state.best, fit_state.params)
+    seeds = range(len(fit_state.iteration))
+    return FitResult(
         models=[eqx.combine(jax.tree.map(lambda x, i=i: x[i], chosen), static) for i in seeds],
-        validation=np.asarray(progress.best_error).tolist(),
-        iterations=np.asarray(progress.iteration).tolist(),
-        skipped=np.asarray(progress.skipped).tolist(),
+        validation=np.asarray(fit_state.best_error).tolist(),
+        iterations=np.asarray(fit_state.iteration).tolist(),
+        skipped=np.asarray(fit_state.skipped).tolist(),
         seconds=seconds,
     )
 
 
 def _device(
-    models: DynamicsModel, settings: FitSettings, data: Trajectory, valid: Trajectory
+    models: DynamicsModel, settings: TrainingConfig, data: Trajectory, valid: Trajectory
 ) -> tuple[Episodes, Episodes, int]:
     """Training and validation episodes, padded, on the device; and how many of the first are real."""
     training, watched = prepare(models, data), prepare(models, valid)
@@ -145,23 +153,23 @@ def _device(
 
 
 def _report(
-    progress: Progress, done: int, iterations: int, terms: Any, error: list[float] | None, passed: float
-) -> Report:
+    fit_state: FitState, done: int, iterations: int, terms: Any, error: list[float] | None, passed: float
+) -> FitProgress:
     shown = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
-    return Report(done, iterations, shown, error, np.asarray(progress.skipped).tolist(), passed)
+    return FitProgress(done, iterations, shown, error, np.asarray(fit_state.skipped).tolist(), passed)
 
 
 def _nonfinite(
-    progress: Progress, seeds: Sequence[int], folder: Path | None, static: Any, data: Episodes
+    fit_state: FitState, seeds: Sequence[int], folder: Path | None, static: Any, data: Episodes
 ) -> KairodeError:
     """The error for too many batches in a row that were not finite."""
-    row = np.asarray(progress.longest_row)
+    row = np.asarray(fit_state.longest_row)
     i = int(row.argmax())
-    model = eqx.combine(jax.tree.map(lambda x: x[i], progress.params), static)
+    model = eqx.combine(jax.tree.map(lambda x: x[i], fit_state.params), static)
     kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
     return KairodeError(
         f"{row[i]} batches in a row gave a loss or gradient that is not finite (seed {seeds[i]}, iteration "
-        f"{int(progress.iteration[i]):,}).{_why(model, data)} Try a smaller learning rate.{kept}"
+        f"{int(fit_state.iteration[i]):,}).{_why(model, data)} Try a smaller learning rate.{kept}"
     )
 
 
@@ -215,7 +223,7 @@ class Metrics:
             lines = [line for line in self.path.read_text().splitlines() if _iteration(line) <= iteration]
             self.path.write_text("".join(f"{line}\n" for line in lines))
 
-    def write(self, report: Report) -> None:
+    def write(self, report: FitProgress) -> None:
         """Add a line, if the validation error was looked at."""
         if self.path is None or report.validation is None:
             return

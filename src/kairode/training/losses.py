@@ -14,7 +14,7 @@ from kairode.models.transition import FlowTransition
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
+class LossWeights:
     """How much each term counts; the state error counts 1."""
 
     kl: float = 1.0
@@ -67,7 +67,7 @@ def timer_loss(model: DynamicsModel, course: Course, episodes: Episodes) -> Floa
 
 
 def field_terms(
-    model: DynamicsModel, course: Course, episodes: Episodes, weights: Weights, key: Key[Array, ""]
+    model: DynamicsModel, course: Course, episodes: Episodes, weights: LossWeights, key: Key[Array, ""]
 ) -> Float[Array, ""]:
     """What makes the field cheap to integrate, at the start of every interval's flow, in normalised time s."""
     transition = model.transition
@@ -91,7 +91,7 @@ def field_terms(
 def objective(
     model: DynamicsModel,
     episodes: Episodes,
-    weights: Weights,
+    weights: LossWeights,
     *,
     truth: Float[Array, ""] | None,
     warm: Float[Array, ""],

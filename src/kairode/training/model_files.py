@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
-from kairode.models.zoo import Sizes, build
+from kairode.models.zoo import ModelConfig, build
 from kairode.training import checkpoint
 
 NAME = "models"
 
 
-def save_models(folder: str | Path, name: str, sizes: Sizes, models: list[DynamicsModel]) -> None:
+def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[DynamicsModel]) -> None:
     """Write the fitted models of several seeds."""
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *[eqx.filter(model, eqx.is_array) for model in models])
     scale = models[0].scale
@@ -38,7 +38,7 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
         raise KairodeError(f"the fit in {folder} is not finished: give its command again, which goes on from there.")
     about = checkpoint.describe(folder, NAME)
     try:
-        spec, sizes = spec_from_dict(about["spec"]), Sizes(**about["sizes"])
+        spec, sizes = spec_from_dict(about["spec"]), ModelConfig(**about["sizes"])
         scale = Scale(*(tuple(numbers) for numbers in about["scale"]))
         model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
     except (KeyError, TypeError, ValueError) as error:

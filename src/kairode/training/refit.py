@@ -11,7 +11,7 @@ import numpy as np
 from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
 from kairode.training.batches import batch_numbers
-from kairode.training.step import FitSettings, Progress, advance, look, validate
+from kairode.training.step import FitState, TrainingConfig, record_validation, run_iterations, validate
 from kairode.trees import choose
 
 CHUNK = 10
@@ -21,7 +21,7 @@ CHUNK = 10
 class Refitted(NamedTuple):
     """What came out, for each seed."""
 
-    progress: Progress
+    fit_state: FitState
     """With the best weights."""
     error: list[float]
     """The lowest open-loop error on the pieces held back, mean over steps and dimensions, in normalised units."""
@@ -29,7 +29,7 @@ class Refitted(NamedTuple):
     """Of the seed that took longest."""
 
 
-class Shares(NamedTuple):
+class TrainValidSplit(NamedTuple):
     """Pieces to fit to and pieces held back, each seed's own: [seed, piece, ..], padded to one size."""
 
     train: Episodes
@@ -41,10 +41,10 @@ class Shares(NamedTuple):
 
 
 def refit(
-    progress: Progress,
+    fit_state: FitState,
     static: Any,
-    settings: FitSettings,
-    shares: Shares,
+    settings: TrainingConfig,
+    split: TrainValidSplit,
     seeds: Sequence[int],
     *,
     number: int,
@@ -55,10 +55,10 @@ def refit(
     Iterations are done in tens. The number of the refit only fixes the order of the batches.
     """
     compiled = dataclasses.replace(settings, patience=None)  # patience changes, what is compiled does not
-    fresh = jnp.zeros_like(progress.stale)
-    progress = dataclasses.replace(
-        progress,
-        best=progress.params,
+    fresh = jnp.zeros_like(fit_state.stale)
+    fit_state = dataclasses.replace(
+        fit_state,
+        best=fit_state.params,
         best_error=jnp.full(fresh.shape, jnp.inf),
         stale=fresh,
         active=fresh == 0,
@@ -66,23 +66,23 @@ def refit(
         longest_row=fresh,
     )
     done = 0
-    while bool(progress.active.any()) and done < most:
-        for _ in range(max(1, min(shares.every, most - done) // CHUNK)):
+    while bool(fit_state.active.any()) and done < most:
+        for _ in range(max(1, min(split.every, most - done) // CHUNK)):
             drawn = [
                 batch_numbers(seed + 7919 * number, count, settings.batch, done, CHUNK)
-                for seed, count in zip(seeds, shares.counts, strict=True)
+                for seed, count in zip(seeds, split.counts, strict=True)
             ]
-            progress, _ = advance(
-                progress, shares.train, jnp.asarray(np.stack(drawn, axis=1)), static, compiled, own=True
+            fit_state, _ = run_iterations(
+                fit_state, split.train, jnp.asarray(np.stack(drawn, axis=1)), static, compiled, own=True
             )
             done += CHUNK
-        error = validate(progress, shares.valid, static, own=True)
-        progress = look(progress, error, settings.patience)
-        if int(progress.longest_row.max()) >= settings.most_skipped:
+        error = validate(fit_state, split.valid, static, own=True)
+        fit_state = record_validation(fit_state, error, settings.patience)
+        if int(fit_state.longest_row.max()) >= settings.most_skipped:
             raise KairodeError(
                 f"{settings.most_skipped} batches in a row gave a loss that is not finite, in refit {number}: try a "
                 "smaller learning rate or a solver with fixed steps."
             )
-    known = jnp.isfinite(progress.best_error)
-    params = jax.vmap(choose)(known, progress.best, progress.params)
-    return Refitted(dataclasses.replace(progress, params=params), np.asarray(progress.best_error).tolist(), done)
+    known = jnp.isfinite(fit_state.best_error)
+    params = jax.vmap(choose)(known, fit_state.best, fit_state.params)
+    return Refitted(dataclasses.replace(fit_state, params=params), np.asarray(fit_state.best_error).tolist(), done)

@@ -20,7 +20,7 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.training.batches import batch_numbers
-from kairode.training.losses import Terms, Weights, objective, state_error
+from kairode.training.losses import LossWeights, Terms, objective, state_error
 from kairode.trees import choose
 
 LOOKS = 2**31 - 1
@@ -28,7 +28,7 @@ LOOKS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
-class FitSettings:
+class TrainingConfig:
     """How a model is fitted."""
 
     iterations: int = 12_000
@@ -43,7 +43,7 @@ class FitSettings:
     """L2, added to the gradient."""
     sampling_decay: float = 0.0
     """Scheduled sampling: at iteration k the truth is shown with probability max(0, 1 - decay k); 0 shows it always."""
-    weights: Weights = dataclasses.field(default_factory=Weights)
+    weights: LossWeights = dataclasses.field(default_factory=LossWeights)
     """Of the terms of the objective."""
     every: int = 250
     """Iterations between two looks at the validation error."""
@@ -68,12 +68,12 @@ class FitSettings:
             raise KairodeError(f"learning_rate must be positive, got {self.learning_rate}.")
 
 
-class Progress(eqx.Module):
+class FitState(eqx.Module):
     """Where the fits of several seeds stand. Every array has the seeds in front (none inside a vmap)."""
 
     params: Any
     """The models' weights."""
-    optimiser: Any
+    make_optimizer: Any
     key: UInt32[Array, "*seeds 2"]
     """Fixes everything random, as plain numbers."""
     iteration: Int[Array, "*seeds"]
@@ -90,15 +90,15 @@ class Progress(eqx.Module):
     active: Bool[Array, "*seeds"]
 
 
-def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) -> Progress:
+def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Sequence[int]) -> FitState:
     """Before the first iteration; `models` has the seeds in front of every weight."""
     params = eqx.filter(models, eqx.is_array)
     count = len(seeds)
     zeros = jnp.zeros(count, jnp.int32)
     keys = np.stack([np.asarray(jax.random.key_data(jax.random.key(seed))) for seed in seeds])
-    return Progress(
+    return FitState(
         params=params,
-        optimiser=jax.vmap(optimiser(settings).init)(params),
+        make_optimizer=jax.vmap(make_optimizer(settings).init)(params),
         key=jnp.asarray(keys),
         iteration=zeros,
         skipped=zeros,
@@ -111,7 +111,7 @@ def begin(models: DynamicsModel, settings: FitSettings, seeds: Sequence[int]) ->
     )
 
 
-def optimiser(settings: FitSettings) -> optax.GradientTransformation:
+def make_optimizer(settings: TrainingConfig) -> optax.GradientTransformation:
     """Adam with L2 added to the gradient."""
     rate: Any = settings.learning_rate
     if settings.cooldown > 0:
@@ -120,41 +120,43 @@ def optimiser(settings: FitSettings) -> optax.GradientTransformation:
     return optax.chain(optax.add_decayed_weights(settings.weight_decay), optax.adam(rate))
 
 
-def numbers(settings: FitSettings, seeds: Sequence[int], count: int, first: int, iterations: int) -> np.ndarray:
+def batch_indices(
+    settings: TrainingConfig, seeds: Sequence[int], count: int, first: int, iterations: int
+) -> np.ndarray:
     """Which episodes are in the batches: [iterations, seeds, batch]."""
     drawn = [batch_numbers(seed, count, settings.batch, first, iterations) for seed in seeds]
     return np.stack(drawn, axis=1)
 
 
 @partial(jax.jit, static_argnames=("static", "settings", "own"))
-def advance(
-    progress: Progress,
+def run_iterations(
+    fit_state: FitState,
     data: Episodes,
     batches: Int[Array, "k seeds batch"],
     static: Any,
-    settings: FitSettings,
+    settings: TrainingConfig,
     own: bool = False,
-) -> tuple[Progress, Terms]:
+) -> tuple[FitState, Terms]:
     """Some iterations; also each term's mean over them, for each seed.
 
     The data are the same for all seeds; where each has its `own`, they have the seeds in front.
     """
-    each = jax.vmap(lambda p, b, d: update(p, b, d, static, settings), in_axes=(0, 0, 0 if own else None))
+    each = jax.vmap(lambda p, b, d: fit_step(p, b, d, static, settings), in_axes=(0, 0, 0 if own else None))
 
-    def step(progress: Progress, batch: Array) -> tuple[Progress, Terms]:
-        return each(progress, batch, data)
+    def step(fit_state: FitState, batch: Array) -> tuple[FitState, Terms]:
+        return each(fit_state, batch, data)
 
-    progress, terms = jax.lax.scan(step, progress, batches)
-    return progress, jax.tree.map(lambda x: jnp.nanmean(x, axis=0), terms)
+    fit_state, terms = jax.lax.scan(step, fit_state, batches)
+    return fit_state, jax.tree.map(lambda x: jnp.nanmean(x, axis=0), terms)
 
 
-def update(
-    progress: Progress, batch: Int[Array, " batch"], data: Episodes, static: Any, settings: FitSettings
-) -> tuple[Progress, Terms]:
+def fit_step(
+    fit_state: FitState, batch: Int[Array, " batch"], data: Episodes, static: Any, settings: TrainingConfig
+) -> tuple[FitState, Terms]:
     """One iteration of one seed. A batch whose loss or gradient is not finite changes nothing but the count."""
     episodes = jax.tree.map(lambda x: x[batch], data).batch_last()
-    k = progress.iteration
-    key = jax.random.fold_in(jax.random.wrap_key_data(progress.key), k)
+    k = fit_state.iteration
+    key = jax.random.fold_in(jax.random.wrap_key_data(fit_state.key), k)
     truth = None if settings.sampling_decay == 0 else jnp.maximum(0.0, 1.0 - settings.sampling_decay * k)
     warmup = settings.weights.kl_warmup
     warm = jnp.minimum(1.0, k / warmup) if warmup else jnp.ones(())
@@ -164,27 +166,27 @@ def update(
         terms = objective(model, episodes, settings.weights, truth=truth, warm=warm, key=key)
         return terms.total, terms
 
-    gradient, terms = jax.grad(loss, has_aux=True)(progress.params)
+    gradient, terms = jax.grad(loss, has_aux=True)(fit_state.params)
     fine = jnp.isfinite(terms.total) & jnp.isfinite(optax.tree.norm(gradient, squared=True))
-    changes, state = optimiser(settings).update(gradient, progress.optimiser, progress.params)
-    moves = fine & progress.active
-    params = choose(moves, optax.apply_updates(progress.params, changes), progress.params)
-    bad = (~fine & progress.active).astype(jnp.int32)
-    in_a_row = jnp.where(fine, 0, progress.in_a_row + bad)
+    changes, state = make_optimizer(settings).update(gradient, fit_state.make_optimizer, fit_state.params)
+    moves = fine & fit_state.active
+    params = choose(moves, optax.apply_updates(fit_state.params, changes), fit_state.params)
+    bad = (~fine & fit_state.active).astype(jnp.int32)
+    in_a_row = jnp.where(fine, 0, fit_state.in_a_row + bad)
     after = dataclasses.replace(
-        progress,
+        fit_state,
         params=params,
-        optimiser=choose(moves, state, progress.optimiser),
-        iteration=k + progress.active.astype(jnp.int32),
-        skipped=progress.skipped + bad,
+        make_optimizer=choose(moves, state, fit_state.make_optimizer),
+        iteration=k + fit_state.active.astype(jnp.int32),
+        skipped=fit_state.skipped + bad,
         in_a_row=in_a_row,
-        longest_row=jnp.maximum(progress.longest_row, in_a_row),
+        longest_row=jnp.maximum(fit_state.longest_row, in_a_row),
     )
     return after, jax.tree.map(lambda x: jnp.where(moves, x, jnp.nan), terms)
 
 
 @partial(jax.jit, static_argnames=("static", "own"))
-def validate(progress: Progress, data: Episodes, static: Any, own: bool = False) -> Float[Array, " seeds"]:
+def validate(fit_state: FitState, data: Episodes, static: Any, own: bool = False) -> Float[Array, " seeds"]:
     """Each seed's open-loop error, with the same draws of z_0 at every look."""
 
     def error(params: Any, key: Array, data: Episodes) -> Array:
@@ -193,18 +195,20 @@ def validate(progress: Progress, data: Episodes, static: Any, own: bool = False)
         course = open_loop(eqx.combine(params, static), episodes, key)
         return state_error(course.obs, episodes.obs[1:], episodes.real)
 
-    return jax.vmap(error, in_axes=(0, 0, 0 if own else None))(progress.params, progress.key, data)
+    return jax.vmap(error, in_axes=(0, 0, 0 if own else None))(fit_state.params, fit_state.key, data)
 
 
 @jax.jit
-def look(progress: Progress, error: Float[Array, " seeds"], patience: Int[Array, ""] | int | None) -> Progress:
+def record_validation(
+    fit_state: FitState, error: Float[Array, " seeds"], patience: Int[Array, ""] | int | None
+) -> FitState:
     """Take note of a validation error: the best weights so far, and which seeds stop."""
-    better = (error < progress.best_error) & progress.active
-    stale = jnp.where(better, 0, progress.stale + progress.active.astype(jnp.int32))
+    better = (error < fit_state.best_error) & fit_state.active
+    stale = jnp.where(better, 0, fit_state.stale + fit_state.active.astype(jnp.int32))
     return dataclasses.replace(
-        progress,
-        best=jax.vmap(choose)(better, progress.params, progress.best),
-        best_error=jnp.where(better, error, progress.best_error),
+        fit_state,
+        best=jax.vmap(choose)(better, fit_state.params, fit_state.best),
+        best_error=jnp.where(better, error, fit_state.best_error),
         stale=stale,
-        active=progress.active if patience is None else progress.active & (stale < patience),
+        active=fit_state.active if patience is None else fit_state.active & (stale < patience),
     )
