@@ -1,0 +1,1 @@
+"""The main job: run folders, stages, records."""
