@@ -9,14 +9,14 @@ import kairode
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.train_step import transitions_from_data
-from kairode.data.describe import spec_to_dict
-from kairode.runs.findings import best_constant, on_the_system
 from kairode.algorithms.learn import learn_with_curve
-from kairode.runs.pipeline import StageTimer
 from kairode.config.run import command, usual
+from kairode.data.describe import spec_to_dict
 from kairode.paper.studies import LOOK_SEED
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence, schedule_sentence
+from kairode.runs.findings import best_constant, on_the_system
+from kairode.runs.pipeline import StageTimer
 from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")

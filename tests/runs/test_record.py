@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
+from kairode.config.run import Run, command, usual
 from kairode.errors import KairodeError
 from kairode.runs.pipeline import run
 from kairode.runs.record import commit, processor, record, save_json
-from kairode.config.run import Run, command, usual
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:

@@ -10,15 +10,21 @@ import pytest
 
 import kairode
 from kairode.agents.dqn import DQNConfig
+from kairode.config.run import Run
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
+from kairode.paper.schedule_study import (
+    STUDIES,
+    ScheduleStudy,
+    intervals_by_condition,
+    run_schedule_study,
+    schedule_study_record,
+)
+from kairode.report.schedule import gathered, said
+from kairode.runs.load import read_run
 from kairode.runs.pipeline import run
 from kairode.runs.record import save
-from kairode.config.run import Run
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of
-from kairode.runs.load import read_run
-from kairode.paper.schedule_study import STUDIES, ScheduleStudy, intervals_by_condition, run_schedule_study, schedule_study_record
-from kairode.report.schedule import gathered, said
 
 SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 
@@ -130,7 +136,10 @@ def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
         figures = run_schedule_study(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
-        save(tmp_path / "results" / f"gridworld-{name}.json", schedule_study_record(f"gridworld-{name}", study, figures, 1.0))
+        save(
+            tmp_path / "results" / f"gridworld-{name}.json",
+            schedule_study_record(f"gridworld-{name}", study, figures, 1.0),
+        )
         for point in figures["points"].values():
             assert np.isfinite(point["return"] + point["plain"]).all()
             assert len(point["visits"]) == 2

@@ -5,15 +5,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.evaluate import TEST_SEED, evaluate
 from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.evaluate import TEST_SEED, evaluate
 from kairode.agents.q_policy import QPolicy
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
-from kairode.runs.course import course
-from kairode.paper.studies import short
 from kairode.models.dynamics import DynamicsModel
+from kairode.paper.studies import short
+from kairode.runs.course import course
 
 AXES = {"gridworld": ("x", "y"), "hiv": ("V", "E"), "hiv-partial": ("V", "E"), "acrobot": ("theta1", "theta2")}
 """The two variables that a policy is mapped over; the first two of any other environment."""

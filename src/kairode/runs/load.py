@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from kairode.agents.policy_files import describe_policy
+from kairode.algorithms.dyna import load_dyna
 from kairode.data import Trajectory, read
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.errors import KairodeError
-from kairode.runs.mpc import is_mpc_run
-from kairode.algorithms.dyna import load_dyna
 from kairode.models.dynamics import DynamicsModel
+from kairode.runs.mpc import is_mpc_run
 from kairode.training.model_files import load_models
 
 

@@ -9,17 +9,17 @@ import equinox as eqx
 
 from kairode.agents.actor_critic import ActorCriticConfig
 from kairode.agents.evaluate import Evaluation, evaluate
+from kairode.algorithms.mpc import NAME, best_seed
+from kairode.algorithms.mpc_loop import MPCLoop
+from kairode.config.mpc import MPCConfig
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.errors import KairodeError
-from kairode.algorithms.mpc import NAME, best_seed
-from kairode.config.mpc import MPCConfig
-from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.models.zoo import ModelConfig
-from kairode.planning.mpc import LearnedDynamics, Planner, PlanConfig
+from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
 from kairode.training import checkpoint
-from kairode.training.step import TrainingConfig
 from kairode.training.losses import LossWeights
+from kairode.training.step import TrainingConfig
 from kairode.trees import one, stack
 
 
@@ -75,7 +75,11 @@ def evaluate_mpc_run(
     path = Path(folder) / "record.json"
     best = best_seed(json.loads(path.read_text())) if path.exists() else 0
     policy = policies[best]
-    if isinstance(policy, Planner) and isinstance(policy.dynamics, LearnedDynamics) and isinstance(schedule, int | float):
+    if (
+        isinstance(policy, Planner)
+        and isinstance(policy.dynamics, LearnedDynamics)
+        and isinstance(schedule, int | float)
+    ):
         policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
     env = make(config.env, setting=config.setting, **config.fields)
     found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=100_000 + seed)

@@ -12,25 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kairode.agents.q_policy import QPolicy
 from kairode.agents.policy_files import save_policy
+from kairode.agents.q_policy import QPolicy
+from kairode.algorithms.dyna import dyna_policy, load_dyna, run_dyna
+from kairode.algorithms.fit import FitConfig, make_fit_config, run_fit, same_config
+from kairode.algorithms.learn import LearnResult, learn_with_curve
+from kairode.config.presets import preset
+from kairode.config.run import RunConfig, command
 from kairode.data import Trajectory, write
 from kairode.data.describe import spec_to_dict
 from kairode.data.files import check_target
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import Stopped
+from kairode.models.dynamics import DynamicsModel
 from kairode.runs.course import course
 from kairode.runs.findings import on_the_system, policy_map, shown_courses
-from kairode.algorithms.fit import FitConfig, make_fit_config, run_fit, same_config
-from kairode.algorithms.learn import LearnResult, learn_with_curve
-from kairode.config.presets import preset
 from kairode.runs.record import record, save_json
-from kairode.algorithms.dyna import load_dyna, run_dyna, dyna_policy
-from kairode.config.run import RunConfig, command
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
-from kairode.models.dynamics import DynamicsModel
 
 
 class TrainedPolicy(NamedTuple):

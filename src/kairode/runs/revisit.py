@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kairode.agents.q_policy import QPolicy
+from kairode.algorithms.dyna import DynaState, read_config, read_dyna_state, refit_ensemble, round_seed, save_dyna_state
+from kairode.algorithms.fit import digest
 from kairode.data import collect
 from kairode.data.trajectory import join
 from kairode.errors import KairodeError
-from kairode.algorithms.fit import digest
-from kairode.algorithms.dyna import DynaState, save_dyna_state, read_config, read_dyna_state, refit_ensemble, round_seed
-from kairode.runs.load import LoadedRun, rounds_of
 from kairode.planning.optimize_schedule import optimize_schedule
+from kairode.runs.load import LoadedRun, rounds_of
 from kairode.training import checkpoint
 from kairode.training.loop import FitProgress
 

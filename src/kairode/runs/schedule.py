@@ -19,22 +19,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.evaluate import TEST_SEED, bootstrap
-from kairode.agents.train_loop import TrainProgress
-from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch
 from kairode.agents.policy_files import describe_policy, load_policy, save_policy
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_loop import TrainProgress
+from kairode.agents.train_step import TrainingBatch
+from kairode.algorithms.fit import digest
+from kairode.algorithms.learn import learn_with_curve
 from kairode.data import Trajectory, collect
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Spec
-from kairode.envs.schedule import Schedule, FixedOrOwn
+from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
-from kairode.algorithms.fit import digest
-from kairode.algorithms.learn import learn_with_curve
+from kairode.paper.schedule_study import SETTINGS, evaluate_policies, intervals_by_condition, objective_return
+from kairode.planning.optimize_schedule import (
+    check_candidates,
+    check_limits,
+    optimize_schedule,
+    sweep_penalties,
+    trial_env,
+)
+from kairode.runs.load import LoadedRun, read_run
 from kairode.runs.record import record, save_json
 from kairode.runs.revisit import check_revisits, refit_at_visits
-from kairode.runs.load import LoadedRun, read_run
-from kairode.paper.schedule_study import SETTINGS, intervals_by_condition, objective_return, evaluate_policies
-from kairode.planning.optimize_schedule import optimize_schedule, check_candidates, check_limits, sweep_penalties, trial_env
 from kairode.training.loop import FitProgress
 from kairode.trees import alone, stack
 
@@ -227,7 +233,9 @@ def run_schedule(
         said(f"Testing {label}.")
         rows[label] = chosen_row(run, policy, schedule, config)
         place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
-        episodes[label] = collect(place, policy, episodes=config.episodes, seed=TEST_SEED + config.seed, schedule=schedule)
+        episodes[label] = collect(
+            place, policy, episodes=config.episodes, seed=TEST_SEED + config.seed, schedule=schedule
+        )
         histograms[label] = intervals_by_condition(run.env.task, episodes[label])
     figures = {"rows": rows, "intervals": histograms, "real_episodes": len(run.data)}
     made = record("schedule", config, figures, command=command, seconds=time.perf_counter() - started)
