@@ -1,4 +1,4 @@
-"""Evaluation: returns worked out from the collected episodes, many policies at once, intervals of confidence."""
+"""Evaluation: returns worked out from the collected episodes, many policies at once."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,7 @@ from probes import abreast
 
 import kairode
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import (
-    TEST_SEED,
-    bootstrap,
-    episode_keys,
-    evaluate,
-    mean_return,
-    objective_return,
-    score,
-    score_many,
-)
+from kairode.agents.evaluate import TEST_SEED, episode_keys, evaluate, mean_return, objective_return, score, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Constant
@@ -25,6 +16,8 @@ from kairode.envs.core import Environment
 from kairode.envs.hiv import HEALTHY, UNHEALTHY
 from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
+from kairode.records_migration import evaluation_figures
+from kairode.result import short_number
 
 HIV = kairode.make("hiv", horizon=60)
 GRIDWORLD = kairode.make("gridworld", horizon=60, noise=0.3)
@@ -62,7 +55,20 @@ def test_returns_by_hand(name: str) -> None:
     assert (found.figures()["healthy"] is None) == (name == "gridworld")
     assert (0 < seen.terminated.mean() < 1) == (name == "gridworld")  # some reach the goal, some do not
     assert found.figures()["reached"] == pytest.approx(seen.terminated.mean())
-    assert f"{found.mean:.4g}" in str(found)
+    result = found.result
+    assert result.returns["return"] == pytest.approx(seen.undiscounted.mean(), rel=1e-4)
+    assert result.returns["discounted_return"] == pytest.approx(seen.discounted.mean(), rel=1e-4)
+    assert result.objective == ("discounted_return" if name == "hiv" else "return")
+    assert (result.value, (result.spread.low, result.spread.high)) == (found.mean, found.interval)
+    assert list(result.measures) == (["healthy"] if name == "hiv" else [])
+    old = evaluation_figures(found.figures())
+    new = result.figures()
+    assert {name for name in new if new[name] != old[name]} == {
+        "iqm",
+        "return" if name == "hiv" else "discounted_return",
+    }
+    said = result.objective.replace("_", " ")
+    assert str(found).startswith(f"{said} {short_number(found.mean)} (95 % CI {short_number(found.interval[0])} to ")
 
 
 def test_the_share_of_time_in_health() -> None:
@@ -97,21 +103,6 @@ def test_a_schedule_of_five_seconds() -> None:
     np.testing.assert_array_equal(found.scores.decisions, 8)
     np.testing.assert_array_equal(found.scores.time, 40)
     np.testing.assert_allclose(found.scores.discounted, -5 * sum(0.99 ** (5 * k) for k in range(8)), rtol=1e-5)
-
-
-def test_bootstrap_intervals() -> None:
-    rng = np.random.default_rng(0)
-    widths = []
-    for n in (10, 100, 1000):
-        values = 5 + rng.normal(size=n)
-        low, high = bootstrap(values)
-        assert low < values.mean() < high
-        # The normal approximation of a mean.
-        assert high - low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(n), rel=0.15)
-        widths.append(high - low)
-    assert widths[0] > widths[1] > widths[2]
-    assert bootstrap([2.0, 2.0, 2.0]) == (2.0, 2.0)
-    assert bootstrap([3.0]) == (3.0, 3.0)
 
 
 def test_seeds_that_make_no_sense() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.report.compare import compare_runs, comparison_sentence, runs_listing
+from kairode.report.compare import compare_runs, comparison_sentence, runs_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,8 +40,7 @@ def test_mean_spread_and_sentence(runs) -> None:
     assert one["fixed"] == max(rows["every 1"]["return"], usual["every 1"]["return"])
     rare = [row[name]["return"] for row in (rows, usual) for name in ("every 5", "every 6", "every 7")]
     assert one["as few"] == max(rare), "229 visits in 1000 days: every five days at most"
-    listing = runs_listing(made)
-    assert [row[0] for row in listing.rows] == ["seed 0", "seed 1", "mean", "std"]
+    assert [row.cells[0].text for row in runs_table(made).rows] == ["seed 0", "seed 1", "mean", "std"]
     assert comparison_sentence(made) == (
         "Of 2 runs the policy returned more than the best constant one in 2 of 2, more than the model-free one in 1 of "
         "2; chosen visits more than fixed ones with as few in 2 of 2."

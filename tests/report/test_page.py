@@ -15,6 +15,7 @@ from kairode.report import page
 from kairode.report.figures import inline_svg
 from kairode.report.results_page import write_document, write_results_page
 from kairode.report.run_page import write_run_page
+from kairode.report.table import Cell, Table, to_html
 
 ROOT = Path(__file__).parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -117,7 +118,9 @@ def test_a_run_with_controls_has_a_page(tmp_path):
 
 
 def test_what_people_write_is_escaped(tmp_path):
-    path = page.write_page(tmp_path / "page.html", "a < b", [page.table(["<x>"], [["**1 ± 2**"]], "c & d")])
+    path = page.write_page(
+        tmp_path / "page.html", "a < b", [to_html(Table.of(["<x>"], [[Cell("1 ± 2", best=True)]], "c & d"))]
+    )
     text = path.read_text()
     assert "<x>" not in text
     assert "c &amp; d" in text

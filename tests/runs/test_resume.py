@@ -130,12 +130,13 @@ def test_a_full_disk(tmp_path):
 
 
 def test_a_narrow_terminal(typed, monkeypatch, capsys):
-    from kairode.report.terminal import show
+    from kairode.report.table import Table, print_table
 
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
-    show(["policy", "discounted return", "95 %"], [["learned in imagination", "2.464e+08", "2.3e+08 to 2.6e+08"]])
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one is taken for 80 columns wide
+    rows = [["learned in imagination", "2.464e+08", "2.3e+08 to 2.6e+08"]]
+    print_table(Table.of(["policy", "discounted return", "95 %"], rows))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60  # with the codes of bold
     assert any("2.464e+08" in line for line in lines)

@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
 from jaxtyping import Array, Float, Key
 
 from kairode._xla import make_room
@@ -24,6 +23,8 @@ from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.predict import check_same
+from kairode.result import Result, Spread, objective_name
+from kairode.stats import bootstrap_interval, mean
 
 TEST_SEED = 1_000_003
 """Added to the seed of an evaluation: test episodes are none that anything was learned or chosen on."""
@@ -58,26 +59,48 @@ def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, te
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A policy's episodes in figures."""
+    """The test episodes of a policy."""
 
     returns: np.ndarray
-    """Of each episode: discounted where the task is judged so (HIV), otherwise plain."""
+    """The objective of each episode: discounted where the task is evaluated so (HIV)."""
     scores: Scores
     time_unit: str
     discounted: bool = False
+    accrued: bool = False
+    """Whether the rewards of `scores` were counted on every finest step."""
 
     @property
     def mean(self) -> float:
-        """The mean return."""
+        """The mean of the objective."""
         return float(self.returns.mean())
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 95 % bootstrap interval of the mean return."""
-        return bootstrap(self.returns)
+        """A 95 % bootstrap interval of the mean of the objective."""
+        return bootstrap_interval(self.returns)
+
+    @property
+    def result(self) -> Result:
+        """Means over the episodes, every return by its name."""
+        healthy = float(np.mean(self.scores.healthy))
+        objective = objective_name(discounted=self.discounted, accrued=self.accrued)
+        returns = {
+            objective_name(discounted=False, accrued=self.accrued): mean(self.scores.total),
+            objective_name(discounted=True, accrued=self.accrued): mean(self.scores.discounted),
+        }
+        return Result(
+            objective=objective,
+            returns=returns | {objective: self.mean},
+            spread=Spread.of(self.returns),
+            decisions=float(np.mean(self.scores.decisions)),
+            time=float(np.mean(self.scores.time)),
+            terminated=float(np.mean(self.scores.reached)),
+            measures={} if np.isnan(healthy) else {"healthy": healthy},
+            episodes=len(self.returns),
+        )
 
     def figures(self) -> dict[str, Any]:
-        """For a record."""
+        """For a record, in the form that `kairode.records_migration.evaluation_figures` reads."""
         low, high = self.interval
         healthy = float(np.mean(self.scores.healthy))
         return {
@@ -94,24 +117,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        low, high = self.interval
-        found = self.figures()
-        ends = f", {100 * found['reached']:.0f} % ended by themselves" if found["reached"] else ""
-        well = "" if found["healthy"] is None else f", {100 * found['healthy']:.0f} % of the time in health"
-        kind = "discounted return" if self.discounted else "return"
-        return (
-            f"{kind} {self.mean:.4g} ({low:.4g} to {high:.4g}, 95 %) over {len(self.returns)} episodes of "
-            f"{found['decisions']:.4g} decisions and {found['time']:.4g} {self.time_unit}s{ends}{well}"
-        )
-
-
-def bootstrap(values: Any) -> tuple[float, float]:
-    """A 95 % interval of the mean."""
-    values = np.asarray(values, np.float64)
-    if len(values) < 2 or np.ptp(values) == 0:
-        return float(values.mean()), float(values.mean())
-    found = scipy.stats.bootstrap((values,), np.mean, n_resamples=2000, method="percentile", rng=0)
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+        return str(self.result)
 
 
 def evaluate(
@@ -157,7 +163,7 @@ def evaluate(
     both = [collect(kind, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule) for kind in kinds]
     discounted, plain = (summarize(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
     scores = discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))
-    return Evaluation(objective_return(env.task, scores), scores, spec.time_unit, spec.judged_discounted)
+    return Evaluation(objective_return(env.task, scores), scores, spec.time_unit, spec.judged_discounted, accrued=True)
 
 
 def summarize(task: Task, found: Trajectory) -> Evaluation:

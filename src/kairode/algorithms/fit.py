@@ -27,6 +27,7 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
 from kairode.runs.record import completed, plain, record, save_json
+from kairode.stats import mean, std
 from kairode.training.evaluate_model import check_solver, evaluate_model
 from kairode.training.loop import FitProgress, FitResult, train
 from kairode.training.model_files import save_models
@@ -125,10 +126,10 @@ def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
 
 def _in_ticks(found: Trajectory) -> Trajectory:
     """With a tick of the size of an interval, where the file's unit of time is far from it."""
-    mean = float(np.asarray(found.interval)[found.mask].mean()) / found.spec.tick
-    if 0.1 <= mean <= 30:
+    usual = float(np.asarray(found.interval)[found.mask].mean()) / found.spec.tick
+    if 0.1 <= usual <= 30:
         return found
-    tick = found.spec.tick * 10.0 ** round(np.log10(mean))
+    tick = found.spec.tick * 10.0 ** round(np.log10(usual))
     return dataclasses.replace(found, spec=dataclasses.replace(found.spec, tick=tick))
 
 
@@ -231,8 +232,8 @@ def summary(config: FitConfig, fitted: FitResult, test: Trajectory) -> dict[str,
     hits = [j.timer_hits for j in judged if j.timer_hits is not None]
     figures: dict[str, Any] = {
         "test_error": errors,
-        "mean": float(np.mean(errors)),
-        "std": float(np.std(errors)),
+        "mean": mean(errors),
+        "std": std(errors),
         "by_dimension": {name: [j.by_dimension[i] for j in judged] for i, name in enumerate(names)},
         "time_edges": judged[0].time_edges,
         "by_time": [j.by_time for j in judged],

@@ -27,6 +27,7 @@ from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.planning.mpc import Planner
 from kairode.runs.record import record, save_json
+from kairode.stats import mean, std
 from kairode.training import checkpoint
 from kairode.training.loop import interrupts
 from kairode.trees import stack
@@ -200,8 +201,8 @@ class _Run:
         figures = {
             "tests": tests,
             "actors": actors_alone(self.env, policies, config.test),
-            "return": float(np.mean([test["return"] for test in tests])),
-            "return_std": float(np.std([test["return"] for test in tests])),
+            "return": mean([test["return"] for test in tests]),
+            "return_std": std([test["return"] for test in tests]),
             "random": chance,
             "curve": curve(config, self.ended),
             "fits": self.fits,

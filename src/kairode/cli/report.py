@@ -60,8 +60,8 @@ def report(
 
 def _taken_together(runs: list[Path], path: Path | None) -> None:
     """A table of runs that differ by their seeds; its record, where one is wanted."""
-    from kairode.report.compare import compare_runs, comparison_sentence, runs_listing
-    from kairode.report.terminal import show
+    from kairode.report.compare import compare_runs, comparison_sentence, runs_table
+    from kairode.report.table import print_table
     from kairode.runs.record import save_json
 
     try:
@@ -71,8 +71,7 @@ def _taken_together(runs: list[Path], path: Path | None) -> None:
             raise
         print(f"Not taken together: {error}")
         return
-    listing = runs_listing(made)
-    show(listing.heads, listing.rows, listing.caption)
+    print_table(runs_table(made))
     print(comparison_sentence(made))
     if path is not None:
         save_json(path, made)

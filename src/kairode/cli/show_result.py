@@ -111,7 +111,7 @@ def _table1(what: str, view: View) -> Any:
 
 def _returns(what: str, view: View) -> Any:
     from kairode.paper.returns import TABLES
-    from kairode.report.returns import print_returns
+    from kairode.report.tables import print_returns
 
     folder = view.results / "policies"
     found = {setting: TABLES[what](folder, setting) for setting in ("paper", "ours")}

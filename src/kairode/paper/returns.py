@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kairode.agents.dqn import DQNConfig
 from kairode.models.zoo import PAPER_MODELS
 from kairode.paper.studies import ORACLE, Study, key
+from kairode.stats import mean, std
 
 ENVS = ("gridworld", "acrobot", "hiv")
 REGULAR: dict[str, tuple[float, ...]] = {
@@ -119,8 +118,7 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
             found = json.loads(path.read_text())["figures"]["cells"].get(model, {}).get(key(tau))
             if found is not None:
                 values = found["values"]
-                mean, std = float(np.mean(values)), float(np.std(values))
-                return {"mean": mean, "std": std, "n": len(values), **found, "record": path.name}
+                return {"mean": mean(values), "std": std(values), "n": len(values), **found, "record": path.name}
     return None
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import TEST_SEED, Scores, bootstrap, episode_keys, mean_return, score_many
+from kairode.agents.evaluate import TEST_SEED, Scores, episode_keys, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainProgress, TrainResult, Validator, train_agents
@@ -33,6 +33,7 @@ from kairode.envs.schedule import FixedOrOwn
 from kairode.paper.table1 import cell_config
 from kairode.planning.model_env import ModelEnv, decision_observations, ensemble, make_model_env, obs_range
 from kairode.runs.record import record
+from kairode.stats import bootstrap_interval
 from kairode.training.model_files import load_models
 from kairode.trees import one, stack
 
@@ -254,7 +255,7 @@ def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> 
             these = slice(i, i + study.seeds)
             i += study.seeds
             values = returns[these]
-            low, high = bootstrap(values)
+            low, high = bootstrap_interval(values)
             practised = done.returns[these]
             found[model][key(tau)] = {
                 "values": short(values),

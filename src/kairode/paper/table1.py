@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kairode.algorithms.fit import FitConfig, make_fit_config
 from kairode.config.presets import preset
 from kairode.models.zoo import PAPER_MODELS
 from kairode.runs.record import record, save_json
+from kairode.stats import mean, std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +95,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     """Make one record of a cell from those of its seeds."""
     parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
-    figures: dict[str, Any] = {"test_error": errors, "mean": float(np.mean(errors)), "std": float(np.std(errors))}
+    figures: dict[str, Any] = {"test_error": errors, "mean": mean(errors), "std": std(errors)}
     split = [part["figures"]["by_dimension"] for part in parts]
     figures["by_dimension"] = {name: [errors[name][0] for errors in split] for name in split[0]}
     figures["time_edges"] = parts[0]["figures"]["time_edges"]

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kairode.errors import KairodeError
-from kairode.report.listing import Listing
 from kairode.report.summary import best_fixed, every, fixed_rivals, judged_by, kind_of_return, spec_of
+from kairode.report.table import Table
 from kairode.runs.findings import best_constant
 from kairode.runs.record import record
+from kairode.stats import mean, std
 
 HEADS = {
     "policy": "policy",
@@ -46,8 +45,8 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
         "real_episodes": {**first["real_episodes"], "visits": first.get("visits", {}).get("real_episodes")},
         "spec": parts[0]["figures"]["spec"],
         "runs": [{**run, "commit": part["commit"]} for run, part in zip(runs, parts, strict=True)],
-        "mean": {name: float(np.mean([run[name] for run in runs])) for name in known},
-        "std": {name: float(np.std([run[name] for run in runs])) for name in known},
+        "mean": {name: mean([run[name] for run in runs]) for name in known},
+        "std": {name: std([run[name] for run in runs]) for name in known},
     }
     last = shlex.join(["kairode", "report", *map(str, folders), *([] if path is None else ["--record", str(path)])])
     command = "; ".join([*(part["command"] for part in parts), last])
@@ -81,7 +80,7 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def runs_listing(made: dict[str, Any]) -> Listing:
+def runs_table(made: dict[str, Any]) -> Table:
     """A row for each run, and one for their mean and spread."""
     figures, spec = made["figures"], spec_of(made)
     runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
@@ -96,13 +95,14 @@ def runs_listing(made: dict[str, Any]) -> Listing:
             f"{every(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval that takes no more visits"
         )
     caption += "."
-    return Listing(["", *(HEADS[name] for name in names)], [*rows, ["mean", *average], ["std", *spread]], caption)
+    headers = ["", *(HEADS[name] for name in names)]
+    return Table.in_sections(headers, [rows, [["mean", *average], ["std", *spread]]], caption)
 
 
-def _short(number: float | None) -> str:
+def _short(number: float | None) -> str | None:
     """To three digits; large ones in powers of ten."""
     if number is None:
-        return ""
+        return None
     if abs(number) >= 1e5:
         return f"{number:.2e}".replace("e+0", "e").replace("e+", "e")
     return f"{number:.0f}" if abs(number) >= 100 or abs(number) < 1e-6 else f"{number:.3g}"

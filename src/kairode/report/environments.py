@@ -3,15 +3,10 @@
 import math
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from kairode._gymnasium import IDS
 from kairode.envs import Discrete, make
 from kairode.envs.zoo import describe_env
-from kairode.report.terminal import show
+from kairode.report.table import Column, Table, print_table
 
 
 def list_environments() -> None:
@@ -23,7 +18,7 @@ def list_environments() -> None:
         actions = f"{spec.actions.n} {kind}"
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
         rows.append([name, f"{len(spec.observations)}", actions, interval, gym_id])
-    show(["name", "sees", "actions", "interval", "Gymnasium id"], rows)
+    print_table(Table.of(["name", "sees", "actions", "interval", "Gymnasium id"], rows))
     print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).")
 
 
@@ -40,26 +35,23 @@ def show_environment(name: str) -> None:
     ends = [f"after {spec.horizon:g} {spec.time_unit}s"] if spec.horizon < math.inf else []
     ends += [f"after {spec.max_decisions} decisions"] if spec.max_decisions else []
 
-    about = Table(box=None, show_header=False, pad_edge=False)
-    about.add_row("Gymnasium", next(gym_id for gym_id, known in IDS.items() if known == name))
-    about.add_row("observed", ", ".join(f"{v.name} ({v.unit})" for v in spec.observations))
-    about.add_row("actions", ", ".join(actions))
-    about.add_row("interval", f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s")
-    about.add_row("reward", _says(task.reward))
-    about.add_row("terminal", _says(task.terminal))
-    about.add_row("truncated", ", ".join(ends))
-    about.add_row("discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}")
-    settings = Table("field", "default", "meaning", box=SIMPLE_HEAD, pad_edge=False)
-    for field, default, meaning in fields:
-        settings.add_row(field, str(default), meaning)
-
-    console = Console()
-    console.print(f"[bold]{name}[/bold]: {sentence}", highlight=False)
-    console.print(about, highlight=False)
-    console.print(settings)
+    observed = ", ".join(f"{variable.name} ({variable.unit})" for variable in spec.observations)
+    about = [
+        ["Gymnasium", next(gym_id for gym_id, known in IDS.items() if known == name)],
+        ["observed", observed],
+        ["actions", ", ".join(actions)],
+        ["interval", f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"],
+        ["reward", _says(task.reward)],
+        ["terminal", _says(task.terminal)],
+        ["truncated", ", ".join(ends)],
+        ["discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}"],
+    ]
+    print(f"{name}: {sentence}")
+    print_table(Table.of([Column(), Column(wrap=True)], about))
+    rows = [[field, str(default), meaning] for field, default, meaning in fields]
+    print_table(Table.of(["field", Column("default", wrap=True), Column("meaning", wrap=True)], rows))
 
 
 def _says(method: Any) -> str:
     """The first line of a method's docstring."""
-
-    return escape((method.__doc__ or "").strip().split("\n")[0])
+    return (method.__doc__ or "").strip().split("\n")[0]

@@ -3,56 +3,61 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from kairode.algorithms.fit import FitConfig
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Spec
 from kairode.models.dynamics import DynamicsModel
 from kairode.report.course import draw_course
+from kairode.report.table import Row, Table, print_table
 from kairode.runs.course import course
+from kairode.stats import mean, std
+
+
+def fit_table(made: dict[str, Any], spec: Spec) -> Table:
+    """Test error of every seed: of all, by dimension and by time ahead."""
+    figures = made["figures"]
+    errors, edges = figures["test_error"], figures["time_edges"]
+    seeds = [f"seed {made['config']['seed'] + i}" for i in range(len(errors))]
+
+    def row(name: str, values: list[float | None], marked: bool = False) -> Row:
+        known = [value for value in values if value is not None]
+        cells = ["" if value is None else f"{value:.4f}" for value in values]
+        spread = [f"{mean(known):.4f}", f"{std(known):.4f}"] if known else ["", ""]
+        return Row.of([name, *cells, *spread], marked)
+
+    sections = [
+        [row("all", errors, marked=True)],
+        [row(name, values) for name, values in figures["by_dimension"].items()],
+        [
+            row(f"up to {edges[i + 1]:.4g} {spec.time_unit}s", [seed[i] for seed in figures["by_time"]])
+            for i in range(len(edges) - 1)
+        ],
+    ]
+    return Table.in_sections(["test error", *seeds, "mean", "std"], sections)
 
 
 def print_fit(made: dict[str, Any], spec: Spec) -> None:
     """Test error of every seed, by dimension and by time ahead, and what the solver's check said."""
-    figures, console = made["figures"], Console()
+    figures = made["figures"]
     errors = figures["test_error"]
-    seeds = [f"seed {made['config']['seed'] + i}" for i in range(len(errors))]
-    table = Table("test error", *seeds, "mean", "std", box=SIMPLE_HEAD, pad_edge=False)
-
-    def row(name: str, values: list[float | None], style: str = "") -> None:
-        known = [value for value in values if value is not None]
-        cells = ["" if value is None else f"{value:.4f}" for value in values]
-        spread = [f"{np.mean(known):.4f}", f"{np.std(known):.4f}"] if known else ["", ""]
-        table.add_row(name, *cells, *spread, style=style)
-
-    row("all", errors, "bold")
-    table.add_section()
-    for name, values in figures["by_dimension"].items():
-        row(name, values)
-    table.add_section()
-    edges = figures["time_edges"]
-    for i in range(len(edges) - 1):
-        row(f"up to {edges[i + 1]:.4g} {spec.time_unit}s", [seed[i] for seed in figures["by_time"]])
-    console.print(table)
-    mean, std = figures["mean"], figures["std"]
-    spread = f" (std {std:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
+    print_table(fit_table(made, spec))
+    error, around = figures["mean"], figures["std"]
+    spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
     unit = " (of standardised variables)" if made["config"]["preset"]["standardise"] else ""
     name, most = made["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
-    print(f"{name} predicts {what} from their first observation with a mean squared error of {mean:.4g}{unit}{spread}.")
-    median, share = np.mean(figures["median_episode"]), 100 * np.mean(figures["worst_share"])
+    print(
+        f"{name} predicts {what} from their first observation with a mean squared error of {error:.4g}{unit}{spread}."
+    )
+    median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
     worst = "worst hundredth" if made["config"]["preset"]["test"] >= 100 else "worst one"
     print(f"In the middle one of the episodes it is {median:.4g}; the {worst} has {share:.0f} % of all error.")
     if figures["timer_hits"]:
-        hits = 100 * np.mean(figures["timer_hits"])
+        hits = 100 * mean(figures["timer_hits"])
         print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")
     if figures["solver"]:
-        print(_about_solver(made["config"]["preset"]["sizes"]["solver"], figures["solver"], mean))
+        print(_about_solver(made["config"]["preset"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
         print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
 
@@ -61,8 +66,8 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
     """What the comparison with a tight solver says."""
     if any(check["difference"] is None for check in checks):
         return f"Solver {solver}: a tight solver cannot follow the fitted field, so do not take it for an ODE."
-    tight = float(np.mean([check["error_tight"] for check in checks]))
-    apart = float(np.mean([check["difference"] for check in checks]))
+    tight = mean([check["error_tight"] for check in checks])
+    apart = mean([check["difference"] for check in checks])
     found = (
         f"Solver {solver}: with a tight solver in its place the error would be {tight:.4g} (predictions differ by "
         f"{apart:.2g}, root mean square)."

@@ -15,7 +15,8 @@ from kairode.algorithms.mpc_agent import FREE
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.progress import bars_with_figures
-from kairode.report.terminal import show
+from kairode.report.table import Table, print_table
+from kairode.stats import mean
 
 LEAST = 5
 """Test episodes from which on a verdict is given."""
@@ -37,10 +38,10 @@ def watching_mpc(what: str, quiet: bool) -> Iterator[Callable[[MPCProgress], Non
             parts = [PHASES[report.phase]]
             if report.phase == "acting":
                 known = [value for value in report.returns if np.isfinite(value)]
-                parts += [f"return {np.mean(known):.4g}"] if known else []
+                parts += [f"return {mean(known):.4g}"] if known else []
                 parts += [f"{report.plan_ms:.3g} ms to decide", f"{report.rate:,.0f} decisions a second"]
                 errors = [error for error in report.model_error if error is not None]
-                parts += [f"model error {np.mean(errors):.3g}"] if errors else []
+                parts += [f"model error {mean(errors):.3g}"] if errors else []
             bar.update(
                 task,
                 total=report.wanted,
@@ -52,12 +53,12 @@ def watching_mpc(what: str, quiet: bool) -> Iterator[Callable[[MPCProgress], Non
         yield callback
 
 
-def control_rows(made: dict[str, Any]) -> list[list[str]]:
+def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -> Table:
     """The tests of a run: each seed's policy, its actor without planning, and random actions."""
     figures, first = made["figures"], made["config"]["seed"]
-    rows = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
-    rows |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
-    return [
+    tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
+    tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
+    rows = [
         [
             name,
             f"{test['return']:.4g}",
@@ -65,13 +66,14 @@ def control_rows(made: dict[str, Any]) -> list[list[str]]:
             f"{test['decisions']:,.4g}",
             f"{test['time']:,.6g}",
         ]
-        for name, test in {**rows, "random actions": figures["random"]}.items()
+        for name, test in {**tests, "random actions": figures["random"]}.items()
     ]
+    return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
 
 
 def print_control(made: dict[str, Any], spec: Spec) -> None:
     """The tests of a run, and one sentence that says what was learned."""
-    show(["policy", "return", "95 %", "decisions", f"{spec.time_unit}s"], control_rows(made))
+    print_table(control_table(made, f"{spec.time_unit}s"))
     print(control_said(made))
 
 
@@ -92,7 +94,7 @@ def control_said(made: dict[str, Any]) -> str:
     else:
         verdict = f"that is {'not clearly better' if figures['return'] > chance['return'] else 'no better'} than"
     alone = [test["return"] for test in figures.get("actors", ())]
-    added = f" Without planning its actor{'s' * (count > 1)} would return {np.mean(alone):.4g}." if alone else ""
+    added = f" Without planning its actor{'s' * (count > 1)} would return {mean(alone):.4g}." if alone else ""
     return (
         f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; "
         f"{verdict} random actions ({chance['return']:.4g}).{added}"
@@ -126,9 +128,9 @@ def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
     colours = iter(colormaps["tab10"](range(10)))
     for label, made in records.items():
         decisions, returns = curve_points(made)
-        mean, std, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
-        axes.plot(decisions, mean, label=label, color=colour, lw=1.6)
-        axes.fill_between(decisions, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+        middle, around, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
+        axes.plot(decisions, middle, label=label, color=colour, lw=1.6)
+        axes.fill_between(decisions, middle - around, middle + around, color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="decisions (random ones first)", ylabel="return of episodes while learning")
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
@@ -193,9 +195,9 @@ def print_mujoco(results: Path) -> None:
     rows = []
     for model, cells in mujoco_table(results).items():
         decisions = sorted({cell["decisions"] for cell in cells.values()})
-        shown = [f"{c['return']:.4g} ± {c['return_std']:.3g}" if (c := cells.get(env)) else "-" for env in ROBOTS]
+        shown = [f"{c['return']:.4g} ± {c['return_std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
         rows.append([_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
-    show(["return at the end", "decisions", *ROBOTS], rows)
+    print_table(Table.of(["return at the end", "decisions", *ROBOTS], rows))
     print(
         "The paper publishes curves and no numbers: on swimmer and hopper Latent-ODE at 100,000 decisions as good as "
         "DDPG at 400,000, on half-cheetah ahead of every other. docs/results.md says what differs here, and why."

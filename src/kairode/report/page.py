@@ -1,7 +1,7 @@
 """One self-contained HTML page: no network, no script; readable on a phone, in print, in light and dark."""
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -58,30 +58,6 @@ def text(words: object) -> str:
 def paragraph(words: str, kind: str = "") -> str:
     """A paragraph."""
     return f"<p{f' class={kind!r}' if kind else ''}>{text(words)}</p>"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "", mark: Iterable[int] = ()) -> str:
-    """A table that scrolls sideways where it is too wide; marked rows stand out."""
-    marked = set(mark)
-    top = "".join(f'<th scope="col">{text(head)}</th>' for head in heads)
-    body = ""
-    for i, row in enumerate(rows):
-        cells = "".join(f"<td>{_cell(str(cell))}</td>" for cell in row)
-        body += f"<tr{' class=mark' if i in marked else ''}>{cells}</tr>\n"
-    said = f"<caption>{text(caption)}</caption>" if caption else ""
-    label = text(caption or "table")
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>{said}<thead><tr>{top}</tr></thead>'
-        f"<tbody>\n{body}</tbody></table></div>"
-    )
-
-
-def _cell(words: str) -> str:
-    """A cell: bold between two pairs of stars, a spread in smaller print below its mean."""
-    bold = words.startswith("**") and words.endswith("**")
-    mean, between, spread = text(words.strip("*") if bold else words).partition(" ± ")
-    inside = f"{mean} <small>± {spread}</small>" if between else mean
-    return f"<b>{inside}</b>" if bold else inside
 
 
 def picture(figure: Figure, name: str, words: str, caption: str = "") -> str:

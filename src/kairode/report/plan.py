@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from kairode.paper.work import WorkItem
-from kairode.report.terminal import show
+from kairode.report.table import Table, print_table
 
 
 def print_plan(units: Sequence[WorkItem], workers: int) -> None:
@@ -26,7 +26,7 @@ def print_plan(units: Sequence[WorkItem], workers: int) -> None:
         each = in_words(some[0].seconds) + (f" each of {len(some)}" if len(some) > 1 else "")
         rows.append([name, state, _needs(some[0], states), each])
     if rows:
-        show(["to run", "state", "needs", "estimated"], rows)
+        print_table(Table.of(["to run", "state", "needs", "estimated"], rows))
     runs = [work for work in units if work.words]
     done = len(runs) - len(left)
     before = f"{done} of {len(runs)} runs are done already. " if runs else ""

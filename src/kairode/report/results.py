@@ -1,11 +1,11 @@
-"""Every table of the paper and of what goes past it, as heads and rows of text, from the records alone."""
+"""Every table of the paper and of what goes past it, from the records alone."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from kairode.algorithms.mpc_agent import FREE
@@ -14,149 +14,164 @@ from kairode.models.zoo import PAPER_MODELS
 from kairode.paper import returns, table1
 from kairode.paper.published import RETURNS
 from kairode.paper.studies import ORACLE, key
-from kairode.report.compare import runs_listing
-from kairode.report.listing import Listing, cells, spread
+from kairode.report.compare import runs_table
 from kairode.report.mpc import mujoco_figure
-from kairode.report.returns import curves_figure, rounds_figure, values_figure
+from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
 from kairode.report.schedule import LABELS, gathered, visits_figure
+from kairode.report.table import Table, compared, mean_std
+from kairode.stats import mean, summarize
 
 MAIN = "run-hiv"
 """The one that is no table of the paper."""
-UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
-"""Returns are shown in these units, as in the paper."""
 SETTINGS = {"paper": "paper's settings", "ours": "our settings"}
+OVER_SEEDS = "mean ± std over five seeds (in brackets the number where it is another)"
 
 
-def first_table(results: Path) -> Listing:
-    """Table 1: state prediction errors."""
-    rows = []
-    for row in table1.USUAL:
-        ours = {}
-        for model in PAPER_MODELS:
-            if (results / "table1" / f"{row}-{model}.json").exists():
-                found = table1.read_cell(results / "table1", row, model)
-                ours[model] = (found["mean"], found["std"], found["n"])
+def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
+    """Table 1: state prediction errors by row and model, the lowest in bold."""
+    models = [model for model in PAPER_MODELS if any(model in cells for cells in found.values())]
+    sections = []
+    for row, cells in found.items():
+        ours = {model: (cell["mean"], cell["std"], cell["n"]) for model, cell in cells.items()}
         beside = table1.ROWS[row].paper
+        section = []
         if beside is not None:
             published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
-            rows.append([row, "paper", *cells(published, PAPER_MODELS, least=True)])
-        rows.append(["" if beside else row, "ours", *cells(ours, PAPER_MODELS, least=True)])
-    return Listing(
-        ["", "", *PAPER_MODELS],
-        rows,
-        "State prediction error, mean ± std over five seeds (in brackets the number where it is another).",
+            section.append([row, "paper", *compared(published, models, lowest=True, digits=3)])
+        section.append(["" if beside else row, "ours", *compared(ours, models, lowest=True, digits=3)])
+        sections.append(section)
+    return Table.in_sections(["", "", *models], sections, f"State prediction error, {OVER_SEEDS}.", transpose=True)
+
+
+def first_table(results: Path) -> Table:
+    """Table 1 from the records that are there."""
+    folder = results / "table1"
+    return error_table(
+        {
+            row: {
+                model: table1.read_cell(folder, row, model)
+                for model in PAPER_MODELS
+                if (folder / f"{row}-{model}.json").exists()
+            }
+            for row in table1.USUAL
+        }
     )
 
 
-def returns_table(what: str, results: Path) -> Listing:
-    """Tables 2a, 2b and 4: returns of every model in both settings, beside the published ones."""
+def returns_table(what: str, found: dict[str, Any]) -> Table:
+    """Tables 2a, 2b, 3 and 4: returns in both settings, beside the published ones."""
+    if what == "table3":
+        return partial_table(found)
     names = (*PAPER_MODELS, ORACLE)
-    rows = []
+    sections = []
     for env in returns.ENVS:
         taus = {"table2a": [0.0], "table2b": [returns.TRANSFER[env]], "table4": list(returns.REGULAR[env])}[what]
         for tau in taus:
             label = env if not tau else f"{env}, every {tau:g}"
             published = RETURNS["own"][env] if not tau else RETURNS["regular"][env][key(tau)]
-            rows.append([label, "paper", *cells({m: (*pair, None) for m, pair in published.items()}, names)])
+            pairs = {model: (*pair, None) for model, pair in published.items()}
+            section = [[label, "paper", *compared(pairs, names, beside=[ORACLE])]]
             for setting, words in SETTINGS.items():
-                pairs = {model: _pair(results, setting, env, model, tau) for model in names}
-                if any(pairs.values()):
-                    rows.append(["", words, *cells(pairs, names)])
-    caption = "Mean ± std over five seeds (in brackets the number where it is another); HIV discounted, in 1e7."
-    return Listing(["", "", *names], rows, caption)
+                cells = found[setting][env][key(tau)] if what == "table4" else found[setting][env]
+                ours = {model: _scaled(cells[model], env) for model in names}
+                if any(ours.values()):
+                    section.append(["", words, *compared(ours, names, beside=[ORACLE])])
+            sections.append(section)
+    caption = f"{OVER_SEEDS[0].upper()}{OVER_SEEDS[1:]}; HIV discounted, in 1e7."
+    return Table.in_sections(["", "", *names], sections, caption, transpose=True)
 
 
-def _pair(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Any:
-    found = returns.cell(results / "policies", setting, env, model, tau, latent=latent)
-    return found and (found["mean"] / UNITS[env], found["std"] / UNITS[env], found["n"])
+def _scaled(cell: dict[str, Any] | None, env: str) -> tuple[float, float, int] | None:
+    return None if cell is None else (cell["mean"] / UNITS[env], cell["std"] / UNITS[env], cell["n"])
 
 
-def partial_table(results: Path) -> Listing:
+def partial_table(found: dict[str, Any]) -> Table:
     """Table 3: HIV without the counts of infected cells."""
     rows = []
     for row, published in RETURNS["partial"].items():
-        env, model, latent = returns.PARTIAL[row]
-        pairs = [(*published, None), *(_pair(results, setting, env, model, 0.0, latent) for setting in SETTINGS)]
-        rows.append([row, *("" if pair is None else spread(*pair) for pair in pairs)])
-    return Listing(
-        ["policy", "paper", *SETTINGS.values()],
-        rows,
-        "Discounted return (1e7), mean ± std over five seeds (in brackets the number where it is another).",
-    )
+        pairs = [
+            (*published, None),
+            *(_scaled(found[setting]["hiv-partial"][row], "hiv-partial") for setting in SETTINGS),
+        ]
+        rows.append([row, *(None if pair is None else mean_std(*pair) for pair in pairs)])
+    return Table.of(["policy", "paper", *SETTINGS.values()], rows, f"Discounted return (1e7), {OVER_SEEDS}.")
 
 
-def rounds_table(results: Path) -> Listing:
+def _read_returns(what: str, results: Path) -> Table:
+    return returns_table(what, {setting: returns.TABLES[what](results / "policies", setting) for setting in SETTINGS})
+
+
+def rounds_table(results: Path) -> Table:
     """Return by real episodes, one row a seed."""
     found = [json.loads(path.read_text()) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
     if not found:
-        return Listing(["real episodes"], [])
+        return Table.of(["real episodes"], [])
     counts = [one["real_episodes"] for one in found[0]["figures"]["rounds"]]
     rows = [
         [f"seed {one['seed']}", *(f"{part['return'] / 1e7:.1f}" for part in one["figures"]["rounds"])] for one in found
     ]
-    return Listing(
+    return Table.of(
         ["real episodes", *map(str, counts)], rows, "Discounted return (1e7) on 20 episodes after each round."
     )
 
 
-def visits_table(results: Path) -> Listing:
+def visits_table(results: Path) -> Table:
     """Return against visits: who says when to look again."""
     groups = gathered(results / "visits")
-    daily = float(np.mean(groups["fixed"]["1"]["return"])) if "1" in groups["fixed"] else None
+    daily = mean(groups["fixed"]["1"]["return"]) if "1" in groups["fixed"] else None
     rows = []
     for name, points in groups.items():
         for label, point in points.items():
-            values = np.array(point["return"])
-            share = "" if daily is None else f"{100 * values.mean() / daily:.0f} %"
-            numbers = [
-                f"{values.mean() / 1e7:.0f} ± {values.std() / 1e7:.0f}",
-                share,
-                f"{np.mean(point['visits']):.0f}",
-            ]
-            rows.append([LABELS[name][0], label, *numbers, str(len(values))])
-    heads = ["who says when", "of what", "return (1e7)", "of daily", "visits", "seeds"]
-    return Listing(heads, rows, "Discounted, every day counted; mean ± std over seeds.")
+            found = summarize(point["return"])
+            share = "" if daily is None else f"{100 * found.mean / daily:.0f} %"
+            number = mean_std(found.mean / 1e7, found.std / 1e7, None, digits=0)
+            rows.append([LABELS[name][0], label, number, share, f"{mean(point['visits']):.0f}", str(found.n)])
+    headers = ["who says when", "of what", "return (1e7)", "of daily", "visits", "seeds"]
+    return Table.of(headers, rows, "Discounted, every day counted; mean ± std over seeds.")
 
 
-def robots_table(results: Path) -> Listing:
+def robots_table(results: Path) -> Table:
     """Returns of the robots at the end."""
-    rows: list[list[str]] = []
+    rows: list[list[str | None]] = []
     chance: list[str] = []
     for model in (*reversed(PAPER_MODELS), FREE):
-        shown, decisions = [], ""
+        shown: list[str | None] = []
+        decisions = ""
         for env in ROBOTS:
             path = results / "control" / f"{env}-{model}.json"
             if not path.exists():
-                shown.append("")
+                shown.append(None)
                 continue
             made = json.loads(path.read_text())
             decisions = f"{made['config']['decisions']:,}"
-            mean, std = made["figures"]["return"], made["figures"]["return_std"]
-            shown.append(spread(mean, std, made["config"]["seeds"], digits=1 if abs(mean) < 100 else 0, usual=3))
+            middle, around = made["figures"]["return"], made["figures"]["return_std"]
+            shown.append(
+                mean_std(middle, around, made["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
+            )
             if len(chance) < len(ROBOTS):
                 chance.append(f"{made['figures']['random']['return']:.3g}")
         rows.append([f"{model} + MPC" if model != FREE else "DDPG, no model", decisions, *shown])
     rows.append(["random", "", *chance])
-    return Listing(
+    return Table.of(
         ["", "decisions", *ROBOTS],
         rows,
         "Return of an episode at the end, mean ± std over three seeds (in brackets the number where it is another).",
     )
 
 
-def main_job(results: Path) -> Listing:
+def main_job(results: Path) -> Table:
     """What `kairode run hiv` comes to, a row for each seed."""
     path = results / "run-hiv-seeds.json"
-    return runs_listing(json.loads(path.read_text())) if path.exists() else Listing(["seed"], [])
+    return runs_table(json.loads(path.read_text())) if path.exists() else Table.of(["seed"], [])
 
 
-LISTINGS: dict[str, Callable[[Path], Listing]] = {
+TABLES: dict[str, Callable[[Path], Table]] = {
     MAIN: main_job,
     "table1": first_table,
-    "table2a": lambda results: returns_table("table2a", results),
-    "table2b": lambda results: returns_table("table2b", results),
-    "table3": partial_table,
-    "table4": lambda results: returns_table("table4", results),
+    "table2a": partial(_read_returns, "table2a"),
+    "table2b": partial(_read_returns, "table2b"),
+    "table3": partial(_read_returns, "table3"),
+    "table4": partial(_read_returns, "table4"),
     "figure-rounds": rounds_table,
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,

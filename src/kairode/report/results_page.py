@@ -10,7 +10,8 @@ from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.figures import save_figure
-from kairode.report.results import FIGURES, LISTINGS, MAIN, TITLES
+from kairode.report.results import FIGURES, MAIN, TABLES, TITLES
+from kairode.report.table import Table, to_html, to_markdown
 
 WORDS = {
     "figure-values": "Value functions over the gridworld, a panel for each model and the oracle, scaled to its range.",
@@ -57,10 +58,10 @@ def _section(name: str, results: Path) -> str:
     try:
         if name in FIGURES:
             parts.append(page.picture(FIGURES[name](results), name, WORDS[name]))
-        if name in LISTINGS:
-            listed = LISTINGS[name](results)
-            shown = page.table(listed.heads, listed.rows, listed.caption)
-            if listed.rows:
+        if name in TABLES:
+            table = TABLES[name](results)
+            shown = to_html(table)
+            if table.rows:
                 parts.append(page.folded("In numbers", shown) if name in FIGURES else shown)
     except KairodeError:
         return ""
@@ -79,7 +80,9 @@ def _origin(results: Path) -> str:
         commit = (made["commit"] or "")[:10]
         rows.append((str(path.relative_to(results)), made["command"], where, f"{made['seconds']:,.0f} s", commit))
     heads = ("record", "command", "machine", "time", "commit")
-    return page.section("Where the numbers come from", page.folded(f"{len(rows)} records", page.table(heads, rows)))
+    return page.section(
+        "Where the numbers come from", page.folded(f"{len(rows)} records", to_html(Table.of(heads, rows)))
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -102,9 +105,9 @@ def write_document(document: Path, results: Path) -> list[str]:
     marked = [name for name in re.findall(r"<!-- ([\w-]+) -->\n", before) if name != "end"]
     after = before
     for name in marked:
-        if name not in LISTINGS:
-            raise KairodeError(f"{document} asks for '{name}', which is none of {', '.join(LISTINGS)}.")
-        inside = LISTINGS[name](results).markdown()
+        if name not in TABLES:
+            raise KairodeError(f"{document} asks for '{name}', which is none of {', '.join(TABLES)}.")
+        inside = to_markdown(TABLES[name](results))
         block = f"<!-- {name} -->\n{inside}\n<!-- end -->"
         pieces = re.split(rf"<!-- {name} -->\n.*?<!-- end -->", after, flags=re.DOTALL)
         after = block.join(pieces)

@@ -1,4 +1,4 @@
-"""Policies: their learning curves, the tables of returns, value functions over the gridworld."""
+"""Figures of policies: learning curves, value functions over the gridworld."""
 
 import json
 from pathlib import Path
@@ -7,88 +7,14 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from kairode.errors import KairodeError
-from kairode.paper.published import RETURNS
-from kairode.paper.returns import ENVS, STUDIES, TRANSFER
-from kairode.paper.studies import ORACLE, key
-from kairode.report.listing import cells as marked
-from kairode.report.listing import for_terminal
+from kairode.paper.returns import ENVS, STUDIES
+from kairode.paper.studies import ORACLE
+from kairode.stats import mean, std
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
 """Returns are shown in these units, as in the paper."""
-
-
-TITLES = {
-    "table2a": "Table 2a: return on the environment's own schedule",
-    "table2b": "Table 2b: return on a regular schedule, models fitted on the irregular one",
-    "table3": "Table 3: HIV without the counts of infected cells",
-    "table4": "Table 4: return on every regular schedule",
-}
-
-
-def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
-    """A table of returns, ours beside the published numbers; the best model of a row in bold."""
-    console = Console()
-    console.width = max(console.width, 96)  # no number is cut off
-    console.print(f"{TITLES[what]}, mean ± std over seeds (HIV in 1e7)")
-    if what == "table3":
-        _print_partial(console, found)
-    else:
-        _print_models(console, what, found)
-    console.print(f"Records: {records}/STUDY.json; how the settings differ: docs/results.md.", highlight=False)
-
-
-def _print_models(console: Console, what: str, found: dict[str, Any]) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("", "every", "", "paper", "paper's settings", "our settings"):
-        table.add_column(title, no_wrap=True, overflow="fold")
-    for env in ENVS:
-        rows = found["paper"][env] if what == "table4" else {_tau(what, env): found["paper"][env]}
-        for tau in rows:
-            table.add_section()
-            published = RETURNS["own"][env] if tau == "own" else RETURNS["regular"][env][tau]
-            here = {
-                setting: found[setting][env][tau] if what == "table4" else found[setting][env]
-                for setting in ("paper", "ours")
-            }
-            columns = [
-                _column({model: (*pair, 5) for model, pair in published.items()}, 1.0),
-                *(_column(_numbers(cells), UNITS[env]) for cells in here.values()),
-            ]
-            first = (env, "" if tau == "own" else tau)
-            for model in published:
-                table.add_row(*first, model, *(column[model] for column in columns))
-                first = ("", "")
-    console.print(table)
-
-
-def _numbers(cells: dict[str, Any]) -> dict[str, Any]:
-    return {model: cell and (cell["mean"], cell["std"], cell["n"]) for model, cell in cells.items()}
-
-
-def _tau(what: str, env: str) -> str:
-    return "own" if what == "table2a" else key(TRANSFER[env])
-
-
-def _column(cells: dict[str, Any], unit: float) -> dict[str, str]:
-    """A cell's text for each model: the best model in bold, the number of seeds where it is not five."""
-    scaled = {model: cell and (cell[0] / unit, cell[1] / unit, cell[2]) for model, cell in cells.items()}
-    return dict(zip(scaled, map(for_terminal, marked(scaled, list(scaled))), strict=True))
-
-
-def _print_partial(console: Console, found: dict[str, Any]) -> None:
-    table = Table("policy", "paper", "paper's settings", "our settings", box=SIMPLE_HEAD)
-    for row, published in RETURNS["partial"].items():
-        texts = [f"{published[0]:.2f} ± {published[1]:.2f}"]
-        for setting in ("paper", "ours"):
-            one = found[setting]["hiv-partial"][row]
-            texts.append("-" if one is None else f"{one['mean'] / 1e7:.2f} ± {one['std'] / 1e7:.2f}")
-        table.add_row(row, *texts)
-    console.print(table)
 
 
 def values_figure(results: Path) -> Figure:
@@ -148,9 +74,9 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
     real = np.array([[np.nan if x is None else x for x in row] for row in curve["real"]], float) / unit
     grid = np.linspace(episodes[0].min(), episodes[-1].max(), 60)
     lines = np.stack([np.interp(grid, episodes[:, i], real[:, i]) for i in range(real.shape[1])])
-    mean, std = lines.mean(0), lines.std(0)
-    axes.plot(grid, mean, color=colour, label=label, linewidth=1.8 if thick else 1.2)
-    axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.12, linewidth=0)
+    middle, around = mean(lines, 0), std(lines, 0)
+    axes.plot(grid, middle, color=colour, label=label, linewidth=1.8 if thick else 1.2)
+    axes.fill_between(grid, middle - around, middle + around, color=colour, alpha=0.12, linewidth=0)
 
 
 def rounds_figure(results: Path) -> Figure:

@@ -1,5 +1,6 @@
 """The page of a run, made from its record alone."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,8 @@ from typing import Any
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
-from kairode.report.mpc import control_rows, control_said, mpc_learning_figure
-from kairode.report.runs import learning_figure, map_figure, policy_rows, tradeoff_figure
+from kairode.report.mpc import control_said, control_table, mpc_learning_figure
+from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     best_fixed,
     every,
@@ -18,6 +19,7 @@ from kairode.report.summary import (
     spec_of,
     summary_sentences,
 )
+from kairode.report.table import Row, Table, to_html
 from kairode.runs.findings import best_constant
 
 HEALTHY = (
@@ -67,7 +69,6 @@ def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
     """The page of a run with controls."""
     config, figures = made["config"], made["figures"]
     chance = figures["random"]
-    heads = ("policy", "return", "95 %", "decisions", "time")
     words = "Return of the episodes lived through while learning, by decisions: mean and spread over the seeds."
     drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": made})
     parts = [
@@ -81,7 +82,7 @@ def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
                 (f"{config['decisions']:,}", f"real decisions of each seed; seeds: {config['seeds']}"),
             ]
         ),
-        page.section("How good it is", page.table(heads, control_rows(made), "Test episodes of each seed.")),
+        page.section("How good it is", to_html(control_table(made, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),
         again(made),
     ]
@@ -160,13 +161,13 @@ def what_was_run(made: dict[str, Any]) -> str:
 
 def tests(made: dict[str, Any]) -> str:
     """Every policy on the same episodes."""
-    heads, rows = policy_rows(made)
+    table = policy_table(made)
     number = made["figures"]["tests"]["imagination"]["episodes"]
     caption = (
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout; "
-        f"learned policies draw one action in twenty at random. {HEALTHY if 'healthy' in heads else ''}"
+        f"learned policies draw one action in twenty at random. {HEALTHY if 'healthy' in table.headers else ''}"
     )
-    return page.section("How good it is", page.table(heads, rows, caption, mark=[0]))
+    return page.section("How good it is", to_html(dataclasses.replace(table, caption=caption)))
 
 
 def predictions(made: dict[str, Any]) -> str:
@@ -206,7 +207,9 @@ def learning(made: dict[str, Any]) -> str:
             for one in rounds
         ]
         heads = ("round", "real episodes", "model error", "return while collecting", "return after it (95 %)")
-        listed = page.folded("Every round in numbers", page.table(heads, rows, "20 look episodes after each round."))
+        listed = page.folded(
+            "Every round in numbers", to_html(Table.of(heads, rows, "20 look episodes after each round."))
+        )
     return page.section("Learning", page.picture(learning_figure(made), "learning", words), listed)
 
 
@@ -240,9 +243,10 @@ def visits(made: dict[str, Any]) -> str:
         ]
         health = found["rows"][label]["healthy"]
         cells += [] if health is None else [f"{100 * health:.0f} %"]
-        rows.append((_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells))
+        cells = [_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells]
+        rows.append(Row.of(cells, marked=label in chosen))
     heads = ["schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)"]
-    heads += ["healthy, for chosen times"] * (len(rows[0]) - len(heads))
+    heads += ["healthy, for chosen times"] * (len(rows[0].cells) - len(heads))
     caption = (
         f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule, where the tests above count "
         "them at decisions; 20 test episodes each. At fixed intervals both policies of the run are tested, neither of "
@@ -258,7 +262,7 @@ def visits(made: dict[str, Any]) -> str:
         "When to look again",
         page.picture(tradeoff_figure(made), "tradeoff", words, "Numbers at the curve: the fixed interval. " + caption),
         page.picture(course, "chosen", told),
-        page.folded("Every schedule in numbers", page.table(heads, rows, caption, mark=range(len(chosen)))),
+        page.folded("Every schedule in numbers", to_html(Table.of(heads, rows, caption))),
     )
 
 
@@ -292,6 +296,6 @@ def again(made: dict[str, Any]) -> str:
     return page.section(
         "How to make it again",
         page.code(made["command"]),
-        page.table(("what", ""), rows),
+        to_html(Table.of(("what", ""), rows)),
         page.folded("The config", page.code(json.dumps(made["config"], indent=1))),
     )

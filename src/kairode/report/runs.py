@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
 from kairode.report.summary import fixed_rivals, judged_by, kind_of_return, spec_of, summary_sentences
-from kairode.report.terminal import show
+from kairode.report.table import Row, Table, print_table
 from kairode.runs.findings import CONSTANT, best_constant
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
@@ -19,32 +19,37 @@ def named(test: str) -> str:
     return NAMES.get(test, test)
 
 
-def policy_rows(made: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of the tests: each policy's return with its interval, and the real experience it learned from."""
+def policy_table(made: dict[str, Any]) -> Table:
+    """The tests: each policy's return with its interval, and the real experience it learned from."""
     spec, figures = spec_of(made), made["figures"]
     healthy = any(test["healthy"] is not None for test in figures["tests"].values())
-    heads = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else [])]
+    headers = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else [])]
     rows = []
-    for name, test in figures["tests"].items():
+    for i, (name, test) in enumerate(figures["tests"].items()):
         interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
         health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
         cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
-        rows.append([*cells, *("-" if number is None else f"{number:,}" for number in seen)])
-    return [*heads, "real episodes", "real decisions"], rows
+        counts = ["-" if number is None else f"{number:,}" for number in seen]
+        rows.append(Row.of([*cells, *counts], marked=i == 0))
+    return Table.of([*headers, "real episodes", "real decisions"], rows)
 
 
 def print_run(made: dict[str, Any]) -> None:
     """The tests of a run, the best constant policy for all of them, in 80 columns; and what was found."""
-    heads, rows = policy_rows(made)
-    best = best_constant(made["figures"]["tests"])
-    columns = [i for i, head in enumerate(heads) if head not in ("decisions", "real decisions")]
-    some = [row for row in rows if not row[0].startswith(CONSTANT) or row[0] == best]
-    short = {1: "return"}
-    cells = [[row[i].removeprefix("learned ") for i in columns] for row in some]
-    show([short.get(i, heads[i]) for i in columns], cells)
+    print_table(_short_table(policy_table(made), best_constant(made["figures"]["tests"])))
     for sentence in summary_sentences(made):
         print(sentence)
+
+
+def _short_table(table: Table, best: str) -> Table:
+    columns = [i for i, head in enumerate(table.headers) if head not in ("decisions", "real decisions")]
+    rows = []
+    for row in table.rows:
+        name, *texts = (row.cells[i].text or "" for i in columns)
+        if not name.startswith(CONSTANT) or name == best:
+            rows.append([name.removeprefix("learned "), *texts])
+    return Table.of([table.headers[i] if i != 1 else "return" for i in columns], rows)
 
 
 def learning_figure(made: dict[str, Any]) -> Figure:

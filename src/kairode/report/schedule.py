@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
-from kairode.report.terminal import show
+from kairode.report.table import Row, Table, print_table
+from kairode.stats import mean, std
 
 COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
 
@@ -29,12 +30,12 @@ def print_schedule(made: dict[str, Any], spec: Spec) -> None:
         numbers += [f"{row['visits']:.4g}", f"{row['time'] / row['visits']:.3g}"]
         share = [] if not healthy else [f"{100 * row['healthy']:.0f} %"]
         texts = [_named(label), *numbers, *share]
-        cells.append([f"[bold]{text}[/bold]" for text in texts] if label in chosen else texts)
+        cells.append(Row.of(texts, marked=label in chosen))
     caption = (
         "Every row is the same policy, learned for chosen intervals; the reward is counted on every finest step."
         + (" Healthy: the share of the time between visits that ended in health." if healthy else "")
     )
-    show(heads, cells, caption)
+    print_table(Table.of(heads, cells, caption))
     _print_intervals(made["figures"]["intervals"], spec)
     print(f"Chosen by models of {made['figures']['real_episodes']:,} real episodes.")
     for label in chosen:
@@ -51,16 +52,17 @@ def _print_intervals(found: dict[str, Any], spec: Spec) -> None:
     states = list(next(iter(found.values())))
     rows = []
     for label, counts in found.items():
-        cells = []
+        cells: list[str | None] = []
         for state in states:
             taus = np.repeat([float(tau) for tau in counts[state]], list(counts[state].values()))
             if len(taus):
                 low, middle, high = np.quantile(taus, [0.25, 0.5, 0.75])
                 cells.append(f"{taus.mean():.3g} ({low:.3g}, {middle:.3g}, {high:.3g}; n {len(taus)})")
             else:
-                cells.append("-")
+                cells.append(None)
         rows.append([_named(label), *cells])
-    show([f"{spec.time_unit}s until the next visit", *states], rows, "mean (quartiles; number of visits)")
+    headers = [f"{spec.time_unit}s until the next visit", *states]
+    print_table(Table.of(headers, rows, "mean (quartiles; number of visits)"))
 
 
 def said(rows: dict[str, Any], label: str, spec: Spec) -> str:
@@ -136,7 +138,7 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
     for label, point in (item for points in parts for item in points.items()):
         # Some intervals were studied twice, from scratch and from policies of chosen ones: the better counts.
-        if label not in fixed or np.mean(point["return"]) > np.mean(fixed[label]["return"]):
+        if label not in fixed or mean(point["return"]) > mean(fixed[label]["return"]):
             fixed[label] = point
     if not fixed:
         raise KairodeError(
@@ -166,13 +168,13 @@ def print_visits(results: Path) -> None:
     rows = []
     for name, points in gathered(results).items():
         for label, point in points.items():
-            values = np.array(point["return"]) / 1e7
-            plain = np.array(point["plain"]) / 1e7
-            numbers = (f"{values.mean():.4g} ± {values.std():.3g}", f"{plain.mean():.4g} ± {plain.std():.3g}")
+            returns = [np.array(point[kind]) / 1e7 for kind in ("return", "plain")]
+            numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
             wanted = point.get("practice_wanted")
             cut = "" if wanted is None else f"{min(point['practice_episodes'])} of {wanted}"
-            rows.append([LABELS[name][0], label, *numbers, f"{np.mean(point['visits']):.4g}", str(len(values)), cut])
-    show(names, rows, "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up")
+            rows.append([LABELS[name][0], label, *numbers, f"{mean(point['visits']):.4g}", str(len(returns[0])), cut])
+    caption = "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up"
+    print_table(Table.of(names, rows, caption))
 
 
 def visits_figure(results: Path) -> Figure:
@@ -190,8 +192,8 @@ def visits_figure(results: Path) -> Figure:
 
 
 def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str) -> None:
-    xs = [np.mean(point["visits"]) for point in points.values()]
-    ys, stds = ([f(np.array(point["return"])) / 1e7 for point in points.values()] for f in (np.mean, np.std))
+    xs = [mean(point["visits"]) for point in points.values()]
+    ys, stds = ([f(point["return"]) / 1e7 for point in points.values()] for f in (mean, std))
     axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
     if " " in next(iter(points)):  # prices and budgets lie too close to be named: the table has them
         return

@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.evaluate import TEST_SEED, bootstrap
+from kairode.agents.evaluate import TEST_SEED
 from kairode.agents.policy_files import describe_policy, load_policy, save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainProgress
@@ -41,6 +41,7 @@ from kairode.planning.optimize_schedule import (
 from kairode.runs.load import LoadedRun, read_run
 from kairode.runs.record import record, save_json
 from kairode.runs.revisit import check_revisits, refit_at_visits
+from kairode.stats import bootstrap_interval
 from kairode.training.loop import FitProgress
 from kairode.trees import alone, stack
 
@@ -275,7 +276,7 @@ def chosen_row(run: LoadedRun, policy: QPolicy, schedule: Schedule, config: Sche
 
 
 def _row(run: LoadedRun, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    low, high = bootstrap(objective_return(run.env.task, found))
+    low, high = bootstrap_interval(objective_return(run.env.task, found))
     means = {name: float(values.mean()) for name, values in found.items()}
     healthy = None if np.isnan(means["healthy"]) else means["healthy"]
     return {**means, "low": low, "high": high, "healthy": healthy}

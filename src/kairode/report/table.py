@@ -1,0 +1,250 @@
+"""One type of table, printed on a terminal of any width, written as Markdown or as HTML."""
+
+import dataclasses
+import html
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+from rich.text import Text
+
+PIPE_WIDTH = 150
+"""Least width where the output is no terminal: a file or a pipe has none."""
+WRAPPED = 30
+"""Least width of a column that may wrap."""
+MISSING = "-"
+"""A missing cell on the terminal; elsewhere it is left empty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What holds for all cells of a column."""
+
+    header: str = ""
+    align: Literal["left", "right"] | None = None
+    """None: left, but right in HTML for all columns but the first."""
+    wrap: bool = False
+    """Whether long text may take several lines on a terminal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Text as it is: no markup in it is interpreted."""
+
+    text: str | None
+    """None where there is no value."""
+    best: bool = False
+    """Whether it is the best of those it is compared with: bold."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Cells, one for each column."""
+
+    cells: tuple[Cell, ...]
+    marked: bool = False
+    """Whether the whole row stands out."""
+
+    @classmethod
+    def of(cls, cells: Iterable[Any], marked: bool = False) -> "Row":
+        """A row of cells, or of values that become their text; None for a missing one."""
+        return cls(tuple(_cell(cell) for cell in cells), marked)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Columns, rows in sections, and a caption."""
+
+    columns: tuple[Column, ...]
+    sections: tuple[tuple[Row, ...], ...] = ()
+    caption: str = ""
+    transpose: bool = False
+    """Whether, on a terminal too narrow for the table, the rows of a section stand side by side. Each section is then a
+    small table with the first cell as its title, the second cells as headers and the other columns as rows."""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row.cells) != len(self.columns):
+                raise ValueError(f"a row of {len(row.cells)} cells in a table of {len(self.columns)} columns: {row}")
+
+    @classmethod
+    def of(cls, headers: Iterable[str | Column], rows: Iterable[Any], caption: str = "") -> "Table":
+        """A table of one section: headers or columns, and rows or their cells."""
+        return cls.in_sections(headers, [rows], caption)
+
+    @classmethod
+    def in_sections(
+        cls,
+        headers: Iterable[str | Column],
+        sections: Iterable[Iterable[Any]],
+        caption: str = "",
+        transpose: bool = False,
+    ) -> "Table":
+        """The same with its rows in sections."""
+        columns = tuple(head if isinstance(head, Column) else Column(head) for head in headers)
+        parts = (tuple(row if isinstance(row, Row) else Row.of(row) for row in section) for section in sections)
+        return cls(columns, tuple(part for part in parts if part), caption, transpose)
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """Of all columns."""
+        return tuple(column.header for column in self.columns)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Of all sections."""
+        return tuple(row for section in self.sections for row in section)
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return Cell(None if value is None else str(value))
+
+
+def mean_std(mean: float, std: float, n: int | None, digits: int = 2, usual: int = 5) -> str:
+    """Mean ± std, and the number of seeds where it is not the usual one; a single seed has no std."""
+    around = "" if n == 1 else f" ± {std:.{digits}f}"
+    return f"{mean:.{digits}f}{around}" + (f" ({n})" if n not in (None, usual) else "")
+
+
+def compared(
+    found: Mapping[str, tuple[float, float, int | None] | None],
+    names: Sequence[str],
+    *,
+    lowest: bool = False,
+    beside: Collection[str] = (),
+    digits: int = 2,
+) -> list[Cell]:
+    """A cell for each name: mean ± std (and n), the highest or lowest mean in bold, but for those that stand beside."""
+    means = {name: one[0] for name in names if (one := found.get(name)) is not None and name not in beside}
+    pick = min if lowest else max
+    best = pick(means, key=lambda name: means[name]) if len(means) > 1 else None
+    cells = []
+    for name in names:
+        one = found.get(name)
+        cells.append(Cell(None if one is None else mean_std(*one, digits), name == best))
+    return cells
+
+
+def to_markdown(table: Table) -> str:
+    """As Markdown: pipes, stars and angle brackets in a cell are escaped."""
+    rules = ["---:" if column.align == "right" else "---" for column in table.columns]
+    lines = [[_markdown(head) for head in table.headers], rules]
+    lines += [[_markdown_cell(cell, row.marked) for cell in row.cells] for row in table.rows]
+    caption = f"\n\n*{_markdown(table.caption)}*" if table.caption else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + caption
+
+
+def _markdown(text: str) -> str:
+    for mark in ("|", "*"):
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("<", "&lt;").replace("\n", " ")
+
+
+def _markdown_cell(cell: Cell, marked: bool) -> str:
+    text = _markdown(cell.text or "")
+    return f"**{text}**" if text and (cell.best or marked) else text
+
+
+def to_html(table: Table) -> str:
+    """As HTML that scrolls sideways where it is too wide; a `tbody` for each section."""
+    top = "".join(_html_cell("th", column, html.escape(column.header)) for column in table.columns)
+    body = "".join(
+        f"<tbody>\n{''.join(_html_row(table, row) for row in section)}</tbody>" for section in table.sections
+    )
+    caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
+    label = html.escape(table.caption or "table")
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>{caption}<thead><tr>{top}</tr>'
+        f"</thead>{body}</table></div>"
+    )
+
+
+def _html_row(table: Table, row: Row) -> str:
+    cells = zip(table.columns, row.cells, strict=True)
+    inside = "".join(_html_cell("td", column, _html_text(cell)) for column, cell in cells)
+    return f"<tr{' class=mark' if row.marked else ''}>{inside}</tr>\n"
+
+
+def _html_cell(tag: str, column: Column, inside: str) -> str:
+    align = f' style="text-align: {column.align}"' if column.align else ""
+    scope = ' scope="col"' if tag == "th" else ""
+    return f"<{tag}{scope}{align}>{inside}</{tag}>"
+
+
+def _html_text(cell: Cell) -> str:
+    """A spread in smaller print below its mean."""
+    mean, between, spread = html.escape(cell.text or "").partition(" ± ")
+    inside = f"{mean} <small>± {spread}</small>" if between else mean
+    return f"<b>{inside}</b>" if cell.best else inside
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table where it fits; on a narrower terminal each section on its side, or each row as lines of its own."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
+    if _fits(table, console):
+        console.print(_rich(table), highlight=False)
+        return
+    parts = [_transposed(section, table) for section in table.sections] if table.transpose else []
+    if parts and all(_fits(part, console) for part in parts):
+        for part in parts:
+            console.print(_rich(part), highlight=False)
+    else:
+        for row in table.rows:
+            _print_block(table, row, console)
+    if table.caption:
+        console.print(Text(table.caption), highlight=False)
+
+
+def _rich(table: Table, cut: int | None = None) -> RichTable:
+    """For Rich; with the text of columns that wrap cut, to measure how narrow it may be."""
+    named = any(table.headers)
+    made = RichTable(
+        box=SIMPLE_HEAD if named else None,
+        show_header=named,
+        pad_edge=False,
+        caption=Text(table.caption) if table.caption else None,
+    )
+    for column in table.columns:
+        made.add_column(Text(column.header), justify=column.align or "left", no_wrap=not column.wrap)
+    for section in table.sections:
+        for row in section:
+            cells = [
+                _rich_cell(cell, row.marked, cut if column.wrap else None)
+                for column, cell in zip(table.columns, row.cells, strict=True)
+            ]
+            made.add_row(*cells)
+        made.add_section()
+    return made
+
+
+def _rich_cell(cell: Cell, marked: bool, cut: int | None = None) -> Text:
+    text = MISSING if cell.text is None else cell.text
+    return Text(text[:cut], style="bold" if cell.best or marked else "")
+
+
+def _fits(table: Table, console: Console) -> bool:
+    shortest = dataclasses.replace(table, caption="")
+    wide = console.options.update(max_width=10_000)
+    return Measurement.get(console, wide, _rich(shortest, WRAPPED)).maximum <= console.width
+
+
+def _transposed(section: Sequence[Row], table: Table) -> Table:
+    title, headers = section[0].cells[0].text or "", [row.cells[1].text or "" for row in section]
+    rows = [[head, *(row.cells[i] for row in section)] for i, head in enumerate(table.headers) if i > 1]
+    return Table.of([title, *headers], rows)
+
+
+def _print_block(table: Table, row: Row, console: Console) -> None:
+    first, *others = table.columns
+    title = row.cells[0].text or first.header or MISSING
+    console.print(Text(title, style="bold"), highlight=False)
+    for column, cell in zip(others, row.cells[1:], strict=True):
+        line = Text(f"  {column.header}: " if column.header else "  ").append(_rich_cell(cell, row.marked))
+        console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,111 @@
+"""Statistics of returns and errors: mean, spread, interquartile mean and bootstrap confidence intervals.
+
+Aggregates over runs and tasks are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice" (2021), as in their library rliable; scores are [runs, tasks].
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike
+
+Statistic = Callable[..., Any]
+"""A function of an array, with an argument `axis`."""
+RESAMPLES = 2000
+"""Of a bootstrap interval."""
+
+
+def mean(values: ArrayLike, axis: int | None = None) -> Any:
+    """A float, or an array where an axis is given."""
+    return _scalar(np.mean(np.asarray(values, np.float64), axis=axis))
+
+
+def std(values: ArrayLike, axis: int | None = None) -> Any:
+    """Population standard deviation, divided by n as in `numpy.std`."""
+    return _scalar(np.std(np.asarray(values, np.float64), axis=axis))
+
+
+def iqm(values: ArrayLike, axis: int | None = None) -> Any:
+    """Interquartile mean: a quarter of the values, rounded down, is left out at each end."""
+    return _scalar(scipy.stats.trim_mean(np.asarray(values, np.float64), 0.25, axis=axis))
+
+
+def optimality_gap(scores: ArrayLike, target: float = 1.0) -> float:
+    """How far scores fall short of a target on average; more than the target counts as the target."""
+    return float(target - np.mean(np.minimum(np.asarray(scores, np.float64), target)))
+
+
+def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> float:
+    """P(X > Y) + P(X = Y) / 2 of a run X of `scores` and a run Y of `others`, averaged over tasks."""
+    x, y = (np.asarray(some, np.float64) for some in (scores, others))
+    above = x[:, None] > y[None]
+    level = x[:, None] == y[None]
+    return float(np.mean(above + 0.5 * level))
+
+
+def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
+    """For each threshold the share of scores above it."""
+    return np.mean(np.ravel(scores)[None] > np.asarray(thresholds, np.float64)[:, None], axis=1)
+
+
+def bootstrap_interval(
+    values: ArrayLike, statistic: Statistic = np.mean, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic of independent values; one value, or equal ones, have no spread."""
+    values = np.asarray(values, np.float64)
+    if len(values) < 2 or np.ptp(values) == 0:
+        point = float(statistic(values))
+        return point, point
+    found = scipy.stats.bootstrap(
+        (values,), statistic, n_resamples=resamples, confidence_level=level, method="percentile", rng=seed
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def stratified_interval(
+    scores: ArrayLike,
+    statistic: Statistic = iqm,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    rng: np.random.Generator | np.random.RandomState | int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic of scores [runs, tasks]: runs are resampled within each task.
+
+    `rliable.library.get_interval_estimates` with the same random state gives the same numbers.
+    """
+    scores = np.asarray(scores, np.float64)
+    draw = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    tasks = np.arange(scores.shape[1])[None]
+    found = [statistic(scores[draw.choice(len(scores), scores.shape), tasks]) for _ in range(resamples)]
+    low, high = np.percentile(found, [50 * (1 - level), 50 * (1 + level)])
+    return float(low), float(high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """A sample in a few numbers."""
+
+    mean: float
+    std: float
+    iqm: float
+    low: float
+    """Lower end of the 95 % bootstrap interval of the mean."""
+    high: float
+    n: int
+
+    def scaled(self, unit: float) -> "Summary":
+        """In another unit."""
+        return Summary(self.mean / unit, self.std / unit, self.iqm / unit, self.low / unit, self.high / unit, self.n)
+
+
+def summarize(values: ArrayLike) -> Summary:
+    """The mean with its 95 % bootstrap interval, the standard deviation and the IQM of some values."""
+    values = np.asarray(values, np.float64)
+    return Summary(mean(values), std(values), iqm(values), *bootstrap_interval(values), n=len(values))
+
+
+def _scalar(found: Any) -> Any:
+    return found if np.ndim(found) else float(found)
