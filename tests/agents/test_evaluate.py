@@ -8,7 +8,7 @@ from probes import abreast
 
 import kairode
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import TEST_SEED, episode_keys, evaluate, mean_return, objective_return, score, score_many
+from kairode.agents.evaluate import episode_keys, evaluate, mean_return, objective_return, score, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Constant
@@ -18,6 +18,7 @@ from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
 from kairode.records_migration import evaluation_figures
 from kairode.result import short_number
+from kairode.seeds import Purpose, derive
 
 HIV = kairode.make("hiv", horizon=60)
 GRIDWORLD = kairode.make("gridworld", horizon=60, noise=0.3)
@@ -36,7 +37,7 @@ def test_returns_by_hand(name: str) -> None:
         make_policy(env, 0) if name == "hiv" else lambda obs, key: jnp.where(obs[0] > 0, 7, 3)
     )  # right against wind
     found = evaluate(env, policy, episodes=12, seed=3)
-    seen = kairode.collect(env, policy, episodes=12, seed=TEST_SEED + 3)
+    seen = kairode.collect(env, policy, episodes=12, seed=derive(3, Purpose.TEST))
     gamma = 0.995 if name == "hiv" else 0.99
     for n in range(12):
         total = discounted = time = 0.0
@@ -85,7 +86,7 @@ def test_the_share_of_time_in_health() -> None:
 def test_many_policies_are_each_alone() -> None:
     """Two policies, one under the system's own schedule, one that looks every five seconds."""
     policies, seed, episodes = [make_policy(GRIDWORLD, 1), make_policy(GRIDWORLD, 2)], 4, 6
-    keys = episode_keys(TEST_SEED + seed, episodes)
+    keys = episode_keys(derive(seed, Purpose.TEST), episodes)
     schedules = [FixedOrOwn(jnp.array(tau), least=1.0) for tau in (0.0, 5.0)]
     together = score_many(GRIDWORLD, abreast(*policies), abreast(*schedules), keys, 60, 2)
     for i, schedule in enumerate(schedules):

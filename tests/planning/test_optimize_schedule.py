@@ -25,8 +25,9 @@ from kairode.envs.schedule import Decision, Fixed
 from kairode.errors import KairodeError
 from kairode.models.zoo import ModelConfig, build
 from kairode.planning.lookahead import ModelLookahead, TrueLookahead
-from kairode.planning.optimize_schedule import TRIAL_SEED, check_candidates, optimize_schedule, sweep_penalties
+from kairode.planning.optimize_schedule import check_candidates, optimize_schedule, sweep_penalties
 from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
+from kairode.seeds import Purpose, derive
 
 KEY = jax.random.key(0)
 A = np.array([[-0.1, 1.0], [-0.8, -0.05]])
@@ -435,7 +436,7 @@ def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     few = sweep_penalties(optimize_schedule(env, policy, env), policy, env, episodes=3)
     returns, visits = [], []
     now = dataclasses.replace(now, visit_penalty=jnp.asarray(few.prices[8], jnp.float32))
-    for key in jax.random.split(jax.random.key(TRIAL_SEED), 3):
+    for key in jax.random.split(jax.random.key(derive(0, Purpose.SCHEDULE_TRIAL)), 3):
         start = kairode.data.rollout.start(env, policy, key)
         x, time, total, count = np.asarray(start.moment.state, np.float64), 0.0, 0.0, 0
         while time < 60:

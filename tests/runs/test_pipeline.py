@@ -12,11 +12,11 @@ from kairode.agents.train_step import transitions_from_data
 from kairode.algorithms.learn import learn_with_curve
 from kairode.config.run import command, usual
 from kairode.data.describe import spec_to_dict
-from kairode.paper.studies import LOOK_SEED
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence, schedule_sentence
 from kairode.runs.findings import best_constant, on_the_system
 from kairode.runs.pipeline import StageTimer
+from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
 TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
@@ -200,7 +200,8 @@ def test_branches_are_judged_over_whole_episodes():
     assert found.policy.spec == env.task.spec
     assert found.practised.decisions == [20]  # four branches of five decisions
     # a visit every 5 of 60 days: the look at the real system is of 12 decisions
-    scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), episode_keys(LOOK_SEED, 20), 100, 1)
+    keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
+    scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), keys, 100, 1)
     assert set(np.asarray(scores.decisions).ravel()) == {12}
     assert found.practised.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
 

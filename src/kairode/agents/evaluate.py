@@ -24,10 +24,8 @@ from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.predict import check_same
 from kairode.result import Result, Spread, objective_name
+from kairode.seeds import Purpose, derive
 from kairode.stats import bootstrap_interval, mean
-
-TEST_SEED = 1_000_003
-"""Added to the seed of an evaluation: test episodes are none that anything was learned or chosen on."""
 
 
 class Scores(NamedTuple):
@@ -149,7 +147,7 @@ def evaluate(
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
     if not accrue:
-        found = collect(env, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule)
+        found = collect(env, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule)
         return summarize(env.task, found)
     if not isinstance(env, Environment):
         raise KairodeError(
@@ -160,7 +158,9 @@ def evaluate(
     spec = env.task.spec
     longest = as_schedule(schedule, spec).longest(spec)
     kinds = (AccruedRewards.of(env, longest), undiscounted(env, longest))
-    both = [collect(kind, policy, episodes=episodes, seed=TEST_SEED + seed, schedule=schedule) for kind in kinds]
+    both = [
+        collect(kind, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule) for kind in kinds
+    ]
     discounted, plain = (summarize(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
     scores = discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))
     return Evaluation(objective_return(env.task, scores), scores, spec.time_unit, spec.judged_discounted, accrued=True)

@@ -42,6 +42,7 @@ from kairode.paper.studies import sample_start_observations
 from kairode.planning.model_env import make_model_env, obs_range
 from kairode.runs.record import record, save_json
 from kairode.runs.watch import Watch
+from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.training.loop import FitProgress, interrupts, train
 from kairode.trees import alone, one, stack
@@ -281,10 +282,10 @@ def dyna_round(
     """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
     spec = env.task.spec
     if before is None:
-        new = data = collect(env, episodes=config.first, seed=round_seed(config, 0))
+        new = data = collect(env, episodes=config.first, seed=derive(config.seed, Purpose.DYNA_EPISODES))
     else:
         policy = QPolicy(before.network, IdentityEncoder(), spec, config.explore)
-        new = collect(env, policy, episodes=config.each, seed=round_seed(config, number))
+        new = collect(env, policy, episodes=config.each, seed=derive(config.seed, Purpose.DYNA_EPISODES, number))
         data = join([before.data, new])
     models, error = refit_ensemble(config, data, None if before is None else before.models, number, watch.fitting)
     train_state, batch = _room(config, env, data, models, None if before is None else before.network, number)
@@ -298,14 +299,9 @@ def dyna_round(
     )
     network = jax.tree.map(lambda x: x[0], done.last)
     policy = QPolicy(network, IdentityEncoder(), spec, config.dqn.epsilon_last)
-    tested = evaluate(env, policy, episodes=20, seed=round_seed(config, number))
+    tested = evaluate(env, policy, episodes=20, seed=derive(config.seed, Purpose.DYNA_EPISODES, number))
     found = DynaRound(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
     return DynaState(number, data, models, network), found
-
-
-def round_seed(config: DynaConfig, number: int) -> int:
-    """Of the real episodes of a round: never one of the test's, which begin at a million and three."""
-    return 10_000 * (config.seed + 1) + number + (100_000_000 if config.seed >= 99 else 0)
 
 
 def _returns(env: Environment, data: Trajectory) -> np.ndarray:
@@ -326,8 +322,7 @@ def refit_ensemble(
     settings = dataclasses.replace(
         usual.settings, iterations=iterations, pieces=config.pieces, cooldown=0.5, every=iterations
     )
-    base = 1000 * config.seed + config.fits * number
-    seeds = list(range(base, base + config.fits))
+    seeds = derive_many(config.seed, Purpose.DYNA_MODEL, config.fits, first=config.fits * number)
     if not later:
         models = _new_models(config, data)
     held = np.arange(len(data)) % 10 == 9
@@ -339,7 +334,8 @@ def _new_models(config: DynaConfig, data: Trajectory) -> Any:
     """Random weights for the ensemble, stacked."""
     usual = preset(config.env)
     sizes = dataclasses.replace(usual.sizes, latent=config.latent, field_hidden=config.field_hidden)
-    fit = FitConfig(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, 1000 * config.seed)
+    seed = derive(config.seed, Purpose.DYNA_MODEL)
+    fit = FitConfig(config.env, config.model, dataclasses.replace(usual, sizes=sizes), config.fits, seed)
     return new_models(fit, data)
 
 
@@ -350,15 +346,18 @@ def _room(
     model_env = make_model_env(
         [one(models, i) for i in range(config.fits)],
         env,
-        starts=sample_start_observations(data, number),
+        starts=sample_start_observations(data, derive(config.seed, Purpose.DYNA_STARTS, number)),
         branch=config.branch,
         obs_bounds=jnp.asarray(obs_range(data, config.margin)),
         resample_member=True,
     )
     batch = TrainingBatch(alone(model_env), Own(), IdentityEncoder(), 1)
-    train_state = init_train_state([batch], config.dqn, config.imagined, [1000 * config.seed + number])
+    train_state = init_train_state(
+        [batch], config.dqn, config.imagined, [derive(config.seed, Purpose.DYNA_AGENT, number)]
+    )
     spec = env.task.spec
-    learner = init_learner(len(spec.observations), spec.actions.n, config.dqn, key=jax.random.key(config.seed))
+    key = jax.random.key(derive(config.seed, Purpose.DYNA_NETWORK))
+    learner = init_learner(len(spec.observations), spec.actions.n, config.dqn, key=key)
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
     learner = store_transitions(learner, transitions_from_data(config.dqn, data, env.task.spec))

@@ -27,6 +27,7 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
 from kairode.runs.record import completed, plain, record, save_json
+from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
 from kairode.training.evaluate_model import check_solver, evaluate_model
 from kairode.training.loop import FitProgress, FitResult, train
@@ -106,13 +107,13 @@ def experience(config: FitConfig, progress: Callable[[int], None] | None = None)
         env = make(config.source, setting=config.setting, **preset.fields)
         counts = (preset.episodes, preset.valid, preset.test)
         parts = [
-            collect(env, episodes=count, seed=3 * config.data_seed + i, progress=progress)
+            collect(env, episodes=count, seed=derive(config.data_seed, Purpose.FIT_DATA, i), progress=progress)
             for i, count in enumerate(counts)
         ]
         return Experience(*parts)
     found = _in_ticks(read(config.source))
     train, valid, _ = split_sizes(config.source, len(found))
-    order = np.random.default_rng(config.data_seed).permutation(len(found))
+    order = np.random.default_rng(derive(config.data_seed, Purpose.FILE_SPLIT)).permutation(len(found))
     return Experience(*(found[np.sort(part)] for part in np.split(order, (train, train + valid))))
 
 
@@ -144,7 +145,7 @@ def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
 
 def seed_numbers(config: FitConfig) -> list[int]:
     """The seeds of the models."""
-    return list(range(config.seed, config.seed + config.seeds))
+    return derive_many(config.seed, Purpose.MODEL, config.seeds)
 
 
 def run_fit(

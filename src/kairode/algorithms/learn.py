@@ -25,11 +25,12 @@ from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel
-from kairode.paper.studies import LOOK_SEED, sample_start_observations
+from kairode.paper.studies import sample_start_observations
 from kairode.planning.interpolate import interpolated
 from kairode.planning.model_env import ModelEnv, make_model_env, obs_range
 from kairode.planning.optimize_schedule import accrual_setup
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
 
@@ -294,7 +295,7 @@ def _look(
     if all(place is None for place in places.values()):
         return None
     limit = spec.longest(timing.shortest(spec))
-    keys = episode_keys(LOOK_SEED, 20)
+    keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
 
     def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
         policies = QPolicy(q, batch.encoder, spec, settings.epsilon_last)

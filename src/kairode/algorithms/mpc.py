@@ -27,6 +27,7 @@ from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.planning.mpc import Planner
 from kairode.runs.record import record, save_json
+from kairode.seeds import Purpose, derive_many
 from kairode.stats import mean, std
 from kairode.training import checkpoint
 from kairode.training.loop import interrupts
@@ -143,7 +144,7 @@ class _Run:
 
     def __init__(self, config: MPCConfig, env: Any, folder: Path, callback: Tell) -> None:
         self.config, self.env, self.folder, self.callback = config, env, folder, callback
-        seeds = list(range(config.seed, config.seed + config.seeds))
+        seeds = derive_many(config.seed, Purpose.AGENT, config.seeds)
         self.loop = MPCLoop(env, config.config, seeds, config.decisions)
         self.ended: list[FinishedEpisode] = []
         self.fits: list[dict[str, Any]] = []

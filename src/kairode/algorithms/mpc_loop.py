@@ -30,6 +30,7 @@ from kairode.envs.vector import VectorEnv
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.models.zoo import build
+from kairode.seeds import Purpose, derive
 from kairode.training.refit import refit
 from kairode.training.step import FitState
 from kairode.training.step import init_fit_state as begin_fit
@@ -173,8 +174,8 @@ class MPCLoop:
     def begin_episodes(self, which: np.ndarray) -> None:
         """New episodes where marked: their random numbers follow from seed and episode alone."""
         index = np.flatnonzero(which)
-        states = [np.random.SeedSequence([self.seeds[i], int(self.episode[i])]).generate_state(1) for i in index]
-        obs = self.vector_env.reset([int(state[0]) for state in states], index.tolist())
+        seeds = [derive(self.seeds[i], Purpose.MPC_EPISODE, int(self.episode[i])) for i in index]
+        obs = self.vector_env.reset(seeds, index.tolist())
         self.episode[index] += 1
         self.earned[index], self.length[index], self.elapsed[index] = 0.0, 0, 0.0
         mark = which[:, None]

@@ -15,7 +15,7 @@ import numpy as np
 
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import TEST_SEED, episode_keys, score_many
+from kairode.agents.evaluate import episode_keys, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.policy_files import load_policy, save_policy
 from kairode.agents.q_policy import QPolicy
@@ -29,11 +29,12 @@ from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
-from kairode.paper.studies import LOOK_SEED, short
+from kairode.paper.studies import short
 from kairode.paper.table1 import cell_config
 from kairode.planning.optimize_schedule import accrual_setup, optimize_schedule, sweep_penalties, trial_env
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.runs.record import record
+from kairode.seeds import Purpose, derive, derive_many
 from kairode.training.model_files import load_models
 from kairode.trees import stack
 
@@ -129,7 +130,7 @@ def run_schedule_study(
     if not study.episodes:
         return run_once(study, env, runs, folder)
     batches = [build_room(study, env, runs)]
-    seeds = list(range(study.seeds)) * len(study.labels)
+    seeds = derive_many(0, Purpose.AGENT, study.seeds) * len(study.labels)
     validate = make_validator(study, env, batches[0])
     initial_state = None
     if study.start:
@@ -151,7 +152,9 @@ def run_schedule_study(
     for i, policy in enumerate(done.policies(batches, study.dqn.epsilon_last, study.dqn.reward_scale)):
         place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
         save_policy(place, dataclasses.replace(policy, accrues=True))
-    found = evaluate_policies(env, batches[0], policies_of(study, batches[0], done.q), TEST_SEED, study.test_episodes)
+    found = evaluate_policies(
+        env, batches[0], policies_of(study, batches[0], done.q), derive(0, Purpose.TEST), study.test_episodes
+    )
     return {
         "points": schedule_points(study, found, done),
         "seconds_of_practice": round(done.seconds, 1),
@@ -195,7 +198,7 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
     many = stack(policies * len(study.labels))
     batch = TrainingBatch(env, stack(schedules), many.encoder, len(schedules))
-    found = evaluate_policies(env, batch, many, TEST_SEED, study.test_episodes)
+    found = evaluate_policies(env, batch, many, derive(0, Purpose.TEST), study.test_episodes)
     visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
     made = schedule_points(study, found)
     for label, prices in zip(study.labels, visit_penalty, strict=True):
@@ -264,7 +267,7 @@ def make_validator(
     """What a look finds: the return on the real system."""
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
-        found = evaluate_policies(env, batch, policies_of(study, batch, q), LOOK_SEED, 10)
+        found = evaluate_policies(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
         return {"real": objective_return(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
 
     return validate

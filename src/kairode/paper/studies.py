@@ -14,7 +14,7 @@ import numpy as np
 
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import TEST_SEED, Scores, episode_keys, mean_return, score_many
+from kairode.agents.evaluate import Scores, episode_keys, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainProgress, TrainResult, Validator, train_agents
@@ -33,15 +33,13 @@ from kairode.envs.schedule import FixedOrOwn
 from kairode.paper.table1 import cell_config
 from kairode.planning.model_env import ModelEnv, decision_observations, ensemble, make_model_env, obs_range
 from kairode.runs.record import record
+from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import bootstrap_interval
 from kairode.training.model_files import load_models
 from kairode.trees import one, stack
 
 ORACLE = "oracle"
 """In place of a model: practice on the real system, the model-free baseline."""
-LOOK_SEED = 500_009
-"""Episodes of looks while practising: none of the test's."""
-
 
 STARTS = 4096
 """Moments of real episodes that imagination branches off from: drawn once."""
@@ -98,7 +96,7 @@ def run_study(
     """Practise, look, test; the figures of a record."""
     env = make(study.env, setting=study.setting)
     batches, validation_envs = build_rooms(study, env, fits)
-    numbers = range(study.agents_from, study.agents_from + study.seeds)
+    numbers = derive_many(study.agents_from, Purpose.AGENT, study.seeds)
     seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
     limit = env.task.spec.longest(_least(study, env))
     validate = make_validator(study, env, batches, validation_envs, limit)
@@ -216,7 +214,7 @@ def make_validator(
     study: Study, env: Environment, batches: list[TrainingBatch], validation_envs: list[ModelEnv | None], limit: int
 ) -> Validator:
     """What a look finds: the return on the real system, and what the judges say."""
-    keys = episode_keys(LOOK_SEED, study.look_episodes)
+    keys = episode_keys(derive(0, Purpose.VALIDATION), study.look_episodes)
     epsilon = study.dqn.epsilon_last
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
@@ -236,7 +234,8 @@ def make_validator(
 
 def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
     """Scores [agents, episodes] on the real system."""
-    keys = episode_keys(TEST_SEED + 1000 * study.agents_from, study.test_episodes)  # agents for tuning have their own
+    seed = derive(study.agents_from, Purpose.TUNING_TEST)  # agents for tuning have their own
+    keys = episode_keys(seed, study.test_episodes)
     parts = [
         score_many(env, policies, batch.schedule, keys, limit, batch.agents)
         for batch, policies in zip(batches, _by_room(batches, q, study.dqn.epsilon_last), strict=True)

@@ -30,6 +30,7 @@ from kairode.models.predict import check_same
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
 from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.seeds import Purpose, derive
 
 NEAR = 0.2
 """Predictions stay within the range of the experience, widened by so many times itself."""
@@ -218,8 +219,6 @@ def accrual_setup(
 
 SHADOWS = 16
 """Shadow prices tried, evenly spaced by their logarithm, from a millionth to a thousand times the free return."""
-TRIAL_SEED = 700_001
-"""Of the episodes in which they are tried: none of the test's."""
 
 
 class PenaltySweep(NamedTuple):
@@ -247,7 +246,7 @@ def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environme
     spec = schedule.task.spec
     place = AccruedRewards.of(env, schedule.longest(spec))
     limit = spec.longest(schedule.shortest(spec))
-    keys = jax.random.split(jax.random.key(TRIAL_SEED), episodes)
+    keys = jax.random.split(jax.random.key(derive(0, Purpose.SCHEDULE_TRIAL)), episodes)
 
     def outcome(price: float) -> Any:
         now = dataclasses.replace(schedule, visit_penalty=jnp.asarray(price, jnp.float32))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import TEST_SEED, evaluate
+from kairode.agents.evaluate import evaluate
 from kairode.agents.q_policy import QPolicy
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
@@ -14,6 +14,7 @@ from kairode.envs.core import Discrete, Environment
 from kairode.models.dynamics import DynamicsModel
 from kairode.paper.studies import short
 from kairode.runs.course import course
+from kairode.seeds import Purpose, derive
 
 AXES = {"gridworld": ("x", "y"), "hiv": ("V", "E"), "hiv-partial": ("V", "E"), "acrobot": ("theta1", "theta2")}
 """The two variables that a policy is mapped over; the first two of any other environment."""
@@ -44,8 +45,8 @@ def shown_courses(
     env: Environment, policy: QPolicy, model: DynamicsModel, schedule: float | None, most: int = 40
 ) -> dict[str, Any]:
     """Courses that nothing was learned from: predictions for random actions and for the policy, and a whole episode."""
-    chance = collect(env, episodes=1, seed=TEST_SEED, schedule=schedule)[0]
-    mine = collect(env, policy, episodes=1, seed=TEST_SEED, schedule=schedule)[0]
+    chance = collect(env, episodes=1, seed=derive(0, Purpose.TEST), schedule=schedule)[0]
+    mine = collect(env, policy, episodes=1, seed=derive(0, Purpose.TEST), schedule=schedule)[0]
     return {
         "random": course(env, chance, model, "predicted", most, points=4),
         "policy": course(env, mine, model, "predicted", most, points=4),

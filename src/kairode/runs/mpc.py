@@ -17,6 +17,7 @@ from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.models.zoo import ModelConfig
 from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
+from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.training.losses import LossWeights
 from kairode.training.step import TrainingConfig
@@ -57,7 +58,7 @@ def load_policies(folder: str | Path) -> list[Policy]:
     if not checkpoint.exists(folder, NAME):
         raise KairodeError(f"the run in {folder} has not ended: give its command again, which goes on from there.")
     env = make(config.env, setting=config.setting, **config.fields)
-    loop = MPCLoop(env, config.config, list(range(config.seed, config.seed + config.seeds)), 1)
+    loop = MPCLoop(env, config.config, derive_many(config.seed, Purpose.AGENT, config.seeds), 1)
     loop.close()
     arrays, rest = eqx.partition(stack(loop.policies()), eqx.is_array)
     found = checkpoint.load(folder, arrays, NAME)
@@ -82,6 +83,7 @@ def evaluate_mpc_run(
     ):
         policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
     env = make(config.env, setting=config.setting, **config.fields)
-    found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=100_000 + seed)
+    seed = derive(seed, Purpose.MPC_RETEST)
+    found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=seed)
     which = "" if config.seeds == 1 else f", seed {config.seed + best} (the best of {config.seeds})"
     return {"env": f"{config.env}{which}", "schedule": schedule}, found

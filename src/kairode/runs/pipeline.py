@@ -31,6 +31,7 @@ from kairode.runs.findings import on_the_system, policy_map, shown_courses
 from kairode.runs.record import record, save_json
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
+from kairode.seeds import Purpose, derive
 
 
 class TrainedPolicy(NamedTuple):
@@ -141,7 +142,7 @@ def _fit(config: RunConfig) -> FitConfig:
         config.model,
         dataclasses.replace(chosen, settings=settings, episodes=config.episodes),
         seeds=config.fits,
-        seed=100 * config.seed,  # so that runs of neighbouring seeds share no model
+        seed=derive(config.seed, Purpose.RUN_MODEL),
         data_seed=config.seed,
         setting=config.setting,
         fields=config.fields,

@@ -5,14 +5,13 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
-from kairode.data.files import atomic_write
+from kairode.files import save_json
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -36,15 +35,7 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
 
 def save_json(path: str | Path, content: dict[str, Any]) -> None:
     """Write JSON, whole or not at all."""
-    with atomic_write(path) as part:
-        part.write_text(_compact(json.dumps(content, indent=1)) + "\n")
-
-
-def _compact(text: str) -> str:
-    """Lists of numbers on one line."""
-    return re.sub(
-        r"\[[\s\d.,eE+\-]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
-    )
+    save_json(path, content)
 
 
 def plain(config: Any) -> Any:

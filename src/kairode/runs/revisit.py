@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kairode.agents.q_policy import QPolicy
-from kairode.algorithms.dyna import DynaState, read_config, read_dyna_state, refit_ensemble, round_seed, save_dyna_state
+from kairode.algorithms.dyna import DynaState, read_config, read_dyna_state, refit_ensemble, save_dyna_state
 from kairode.algorithms.fit import digest
 from kairode.data import collect
 from kairode.data.trajectory import join
 from kairode.errors import KairodeError
 from kairode.planning.optimize_schedule import optimize_schedule
 from kairode.runs.load import LoadedRun, rounds_of
+from kairode.seeds import Purpose, derive
 from kairode.training import checkpoint
 from kairode.training.loop import FitProgress
 
@@ -65,7 +66,8 @@ def refit_at_visits(
         said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
         schedule = optimize_schedule(state.members, policy, run.env, taus=candidates, data=state.data)
         number = state.number + 1
-        new = collect(run.env, policy, episodes=config.each, seed=round_seed(config, number), schedule=schedule)
+        seed = derive(config.seed, Purpose.DYNA_EPISODES, number)
+        new = collect(run.env, policy, episodes=config.each, seed=seed, schedule=schedule)
         data = join([state.data, new])
         models, _ = refit_ensemble(config, data, state.models, number, fitting)
         state = DynaState(number, data, models, state.network)

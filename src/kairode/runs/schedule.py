@@ -18,7 +18,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.evaluate import TEST_SEED
 from kairode.agents.policy_files import describe_policy, load_policy, save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainProgress
@@ -41,6 +40,7 @@ from kairode.planning.optimize_schedule import (
 from kairode.runs.load import LoadedRun, read_run
 from kairode.runs.record import record, save_json
 from kairode.runs.revisit import check_revisits, refit_at_visits
+from kairode.seeds import Purpose, derive
 from kairode.stats import bootstrap_interval
 from kairode.training.loop import FitProgress
 from kairode.trees import alone, stack
@@ -235,7 +235,7 @@ def run_schedule(
         rows[label] = chosen_row(run, policy, schedule, config)
         place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
         episodes[label] = collect(
-            place, policy, episodes=config.episodes, seed=TEST_SEED + config.seed, schedule=schedule
+            place, policy, episodes=config.episodes, seed=derive(config.seed, Purpose.TEST), schedule=schedule
         )
         histograms[label] = intervals_by_condition(run.env.task, episodes[label])
     figures = {"rows": rows, "intervals": histograms, "real_episodes": len(run.data)}
@@ -262,7 +262,7 @@ def fixed_rows(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[
     least = min(tau or spec.intervals.low for tau in taus)
     many = stack([policy] * len(taus))
     batch = TrainingBatch(run.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
-    found = evaluate_policies(run.env, batch, many, TEST_SEED + config.seed, config.episodes)
+    found = evaluate_policies(run.env, batch, many, derive(config.seed, Purpose.TEST), config.episodes)
     labels = ["own" if not tau else f"every {tau:g}" for tau in taus]
     return {label: _row(run, {name: x[i] for name, x in found.items()}) for i, label in enumerate(labels)}
 
@@ -270,7 +270,7 @@ def fixed_rows(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[
 def chosen_row(run: LoadedRun, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
     """The policy under a chosen schedule."""
     batch = TrainingBatch(run.env, alone(schedule), alone(policy.encoder), 1)
-    found = evaluate_policies(run.env, batch, alone(policy), TEST_SEED + config.seed, config.episodes)
+    found = evaluate_policies(run.env, batch, alone(policy), derive(config.seed, Purpose.TEST), config.episodes)
     visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
     return {**_row(run, {name: x[0] for name, x in found.items()}), "shadow_price": visit_penalty}
 

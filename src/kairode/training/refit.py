@@ -10,6 +10,7 @@ import numpy as np
 
 from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
+from kairode.seeds import Purpose, derive
 from kairode.training.batches import batch_numbers
 from kairode.training.step import FitState, TrainingConfig, record_validation, run_iterations, validate
 from kairode.trees import choose
@@ -69,7 +70,7 @@ def refit(
     while bool(fit_state.active.any()) and done < most:
         for _ in range(max(1, min(split.every, most - done) // CHUNK)):
             drawn = [
-                batch_numbers(seed + 7919 * number, count, settings.batch, done, CHUNK)
+                batch_numbers(derive(seed, Purpose.REFIT_BATCHES, number), count, settings.batch, done, CHUNK)
                 for seed, count in zip(seeds, split.counts, strict=True)
             ]
             fit_state, _ = run_iterations(

@@ -1,0 +1,89 @@
+"""Progress of long computations, told to a callback.
+
+Every function that takes long has `callback=`, and calls it with a `Progress`. Stages that exist so far, with what
+`done` and `total` count and with their metrics:
+
+| stage | counts | metrics |
+|---|---|---|
+| collect | episodes | |
+| fit | iterations | terms of the objective (`state`, `kl`, `timer`, ..), `skipped`; `validation` when there was one |
+| learn | episodes of the slowest agent | `episodes`, `decisions`, `return`; `real`, `score` after a validation |
+| random, fitting, acting, testing | decisions (MPC) | `return`, `model_error`, `plan_ms`, `decisions_per_second` |
+| dyna | rounds | `real_episodes`, `real_decisions`, `model_error`, `collected_return`, `return` |
+
+A metric is one number, or a list with one for each seed or agent. A `message` is a sentence for people: it is shown as
+it is, whatever else is shown.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far one stage of a computation is."""
+
+    stage: str
+    """What is being done: "collect", "fit", .. A label may follow after a colon, "learn: model-free"."""
+    done: int = 0
+    """Units of work done, those of earlier processes included."""
+    total: int | None = None
+    """Units of work in all; None where that is not known."""
+    metrics: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
+    """Latest figures; a list holds one for each seed or agent, NaN where there is none yet."""
+    seconds: float = 0.0
+    """Since the stage began in this process."""
+    message: str = ""
+    """A sentence for people, as a stage begins or ends."""
+
+    @property
+    def finished(self) -> bool:
+        """True once all units of work are done."""
+        return self.total is not None and self.done >= self.total
+
+
+Callback = Callable[[Progress], None]
+
+
+def no_callback(progress: Progress) -> None:
+    """Ignore progress: the default everywhere."""
+
+
+def every(seconds: float, callback: Callback, clock: Callable[[], float] = time.monotonic) -> Callback:
+    """Call back at most once in so many seconds.
+
+    What begins a stage, ends it or carries a message is always passed on.
+    """
+    passed: dict[str, float] = {}
+
+    def throttled(progress: Progress) -> None:
+        now = clock()
+        due = progress.stage not in passed or now - passed[progress.stage] >= seconds
+        if due or progress.finished or progress.message:
+            passed[progress.stage] = now
+            callback(progress)
+
+    return throttled
+
+
+def counter(stage: str, total: int | None, callback: Callback) -> Callable[[int], None]:
+    """A function that is called with every amount of work done, and calls back with their sum."""
+    done, started = 0, time.perf_counter()
+
+    def advance(amount: int) -> None:
+        nonlocal done
+        done += amount
+        callback(Progress(stage, done, total, seconds=time.perf_counter() - started))
+
+    return advance
+
+
+def combined(*callbacks: Callback) -> Callback:
+    """Several callbacks as one, called in order."""
+
+    def call_all(progress: Progress) -> None:
+        for callback in callbacks:
+            callback(progress)
+
+    return call_all

@@ -1,0 +1,67 @@
+"""Files that are written whole or not at all: under a temporary name first, then renamed."""
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kairode.errors import KairodeError
+
+PARTS = ".*.part"
+"""Temporary names; a killed writer leaves such a file behind."""
+
+
+def check_target(path: str | Path) -> Path:
+    """Refuse a path that no file can be written to, before any work is done for it."""
+    path = Path(path)
+    if path.name == "" or path.is_dir():
+        raise KairodeError(f"cannot write '{path}': it is a folder. Add the name of a file.")
+    for parent in path.parents:
+        if parent.exists() and not parent.is_dir():
+            raise KairodeError(f"cannot write {path}: {parent} is a file, not a folder.")
+    return path
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """A temporary path to write to; it is renamed to the wanted path when the block ends without error."""
+    path = check_target(path)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield part
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise KairodeError(f"cannot write {path}: {reason}. Choose another place, or make room there.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def save_json(path: str | Path, content: Any) -> None:
+    """Write JSON with one line for each list of numbers."""
+    with atomic_write(path) as part:
+        part.write_text(_compact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
+
+
+def load_json(path: str | Path, advice: str = "remove it, and run the command again.") -> Any:
+    """The content of a JSON file; the advice is what to do where it is damaged."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise KairodeError(f"there is no {path}.") from error
+    except ValueError as error:
+        raise KairodeError(f"{path} is damaged: {advice}") from error
+
+
+def _compact(text: str) -> str:
+    return re.sub(
+        r"\[[\s\d.,eE+\-]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
+    )

@@ -1,0 +1,463 @@
+import dataclasses
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kairode._version import __version__
+from kairode.errors import KairodeError, Stopped
+from kairode.runs import migrate
+from kairode.runs.folder import Artefact, RunFolder
+from kairode.runs.lock import FolderBusy, is_locked, locked, remove
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    iterations: int = 3000
+    hidden: tuple[int, ...] = (8, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    env: str = "hiv"
+    fit: Fit = Fit()
+    rounds: int = 5
+    seed: int = 3
+    seeds: int = 2
+    limit: float = float("inf")
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "one"
+
+
+def begun(place: Path, **options: Any) -> None:
+    """A run that was interrupted after its first artefact."""
+    with RunFolder.open(place, "run", Config(), **options) as folder:
+        (place / "data.bin").write_bytes(b"numbers")
+        folder.add("data", "data.bin")
+
+
+def names(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir()} - {".lock"}
+
+
+def test_a_new_folder_has_a_manifest(place: Path) -> None:
+    with RunFolder.open(place, "run", Config(), system={"low": (0.0, 1)}) as folder:
+        assert not folder.resumed
+        assert not folder.finished
+        assert folder.record is None
+    found = json.loads((place / "manifest.json").read_text())
+    assert found.pop("created").endswith("Z")
+    assert found == {
+        "format": 1,
+        "kind": "run",
+        "kairode": __version__,
+        "config": {
+            "env": "hiv",
+            "fit": {"iterations": 3000, "hidden": [8, 8]},
+            "rounds": 5,
+            "seed": 3,
+            "seeds": 2,
+            "limit": float("inf"),
+            "fields": {},
+        },
+        "seeds": [3, 4],
+        "system": {"low": [0.0, 1]},
+        "artefacts": {},
+        "seconds": {},
+        "finished": False,
+    }
+    assert RunFolder(place).config(Config) == Config()
+    assert names(place) == {"manifest.json"}
+
+
+def test_artefacts_are_checked(place: Path) -> None:
+    begun(place)
+    folder = RunFolder(place)
+    digest = hashlib.sha256(b"numbers").hexdigest()
+    assert folder.manifest.artefacts == {"data": Artefact("data.bin", digest, 7)}
+    assert folder.artefact("data") == place / "data.bin"
+    with pytest.raises(KairodeError, match=r"has no artefact 'policy' \(it has data\)"):
+        folder.artefact("policy")
+    (place / "data.bin").write_bytes(b"numberz")
+    with pytest.raises(KairodeError, match=r"data\.bin is damaged"):
+        folder.artefact("data")
+    assert not folder.has("data")
+    (place / "data.bin").unlink()
+    with pytest.raises(KairodeError, match=r"data\.bin is missing"):
+        folder.artefact("data")
+
+
+def test_an_artefact_lies_inside(place: Path) -> None:
+    with RunFolder.open(place, "run", Config()) as folder:
+        (place / "sub").mkdir()
+        (place / "sub" / "x").write_text("x")
+        folder.add("x", place / "sub" / "x")
+        assert folder.manifest.artefacts["x"].file == "sub/x"
+        with pytest.raises(ValueError, match="not inside"):
+            folder.add("y", place.parent / "y")
+
+
+def test_the_same_run_goes_on(place: Path) -> None:
+    begun(place)
+    before = RunFolder(place).manifest
+    with RunFolder.open(place, "run", Config()) as folder:
+        assert folder.resumed
+        assert folder.has("data")
+        assert folder.manifest == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "said"),
+    [
+        ("run", Config(fit=Fit(500)), "fit.iterations is 3000 there and 500 here"),
+        ("run", Config(rounds=6), "rounds is 5 there and 6 here"),
+        ("fit", Config(), "of kind 'run', this is a 'fit'"),
+        ("run", Fit(), "unknown field 'env' of Fit"),
+    ],
+)
+def test_another_run_is_refused(place: Path, kind: str, config: Any, said: str) -> None:
+    begun(place)
+    before = (place / "manifest.json").read_bytes()
+    with pytest.raises(KairodeError) as error, RunFolder.open(place, kind, config):
+        pass
+    message = str(error.value)
+    assert message.startswith(f"{place} holds another run ({said}")
+    assert message.endswith("): choose another folder with --out, or remove it.")
+    assert (place / "manifest.json").read_bytes() == before
+
+
+def test_mutable_fields_may_change_and_unfinish_a_run(place: Path) -> None:
+    begun(place)
+    with RunFolder.open(place, "run", Config(), mutable=("rounds",)) as folder:
+        folder.finish({"kind": "run", "config": {}, "figures": {"return": 1.5}})
+    with RunFolder.open(place, "run", Config(), mutable=("rounds",)) as folder:
+        assert folder.finished
+    with RunFolder.open(place, "run", Config(rounds=8), mutable=("rounds",)) as folder:
+        assert folder.resumed
+        assert not folder.finished
+        assert folder.has("data")
+    assert RunFolder(place).config(Config).rounds == 8
+    with (
+        pytest.raises(KairodeError, match=r"fit\.hidden is"),
+        RunFolder.open(place, "run", Config(fit=Fit(1, (9,))), mutable=("rounds", "fit.iterations")),
+    ):
+        pass
+
+
+def test_another_system_is_refused(place: Path) -> None:
+    begun(place, system={"horizon": 10, "actions": ["a", "b"]})
+    begun(place)  # who does not describe it takes what is there
+    begun(place, system={"horizon": 10, "actions": ("a", "b")})
+    with (
+        pytest.raises(KairodeError, match=r"holds a run on another system \(horizon is 10 there and 20 here\)"),
+        RunFolder.open(place, "run", Config(), system={"horizon": 20, "actions": ["a", "b"]}),
+    ):
+        pass
+
+
+def test_a_run_that_made_nothing_yet_does_not_stand_in_the_way(place: Path) -> None:
+    with RunFolder.open(place, "fit", Fit()) as folder:
+        (place / "log.txt").write_text("killed")
+    with RunFolder.open(place, "run", Config()) as folder:
+        assert not folder.resumed
+    assert RunFolder(place).kind == "run"
+
+
+def test_fields_that_an_older_config_lacks_have_their_defaults(place: Path) -> None:
+    begun(place)
+    path = place / "manifest.json"
+    found = json.loads(path.read_text())
+    del found["config"]["rounds"], found["config"]["fit"]["hidden"]
+    path.write_text(json.dumps(found))
+    begun(place)
+    with (
+        pytest.raises(KairodeError, match="rounds is 5 there and 6 here"),
+        RunFolder.open(place, "run", Config(rounds=6)),
+    ):
+        pass
+
+
+def interrupted_after(seconds: float) -> None:
+    time.sleep(seconds)
+    raise Stopped("interrupted.")
+
+
+def test_stages_add_up_also_when_interrupted(place: Path) -> None:
+    with RunFolder.open(place, "run", Config()) as folder:
+        with folder.stage("fit"):
+            time.sleep(0.06)
+        (place / "x").touch()
+    with RunFolder.open(place, "run", Config()) as folder:
+        with pytest.raises(Stopped), folder.stage("fit"):
+            interrupted_after(0.16)
+        with pytest.raises(KeyboardInterrupt), folder.stage("learn"):
+            raise KeyboardInterrupt
+    seconds = RunFolder(place).seconds
+    assert list(seconds) == ["fit", "learn"]
+    assert 0.2 <= seconds["fit"] < 5
+    assert seconds["learn"] < 5
+
+
+def test_a_finished_run_has_its_record(place: Path) -> None:
+    record = {"kind": "run", "config": {"env": "hiv"}, "figures": {"returns": [1.0, float("inf")]}}
+    with RunFolder.open(place, "run", Config()) as folder:
+        assert folder.finish(record) == {"format": 1, **record}
+    folder = RunFolder(place)
+    assert folder.finished
+    assert folder.record == {"format": 1, **record}
+    (place / "record.json").unlink()
+    assert not RunFolder(place).finished
+
+
+def test_reading_writes_nothing_and_writing_needs_an_open_folder(place: Path) -> None:
+    begun(place)
+    before = {path: path.read_bytes() for path in place.iterdir()}
+    folder = RunFolder(place)
+    assert folder.exists
+    assert (folder.kind, folder.record, folder.finished) == ("run", None, False)
+    assert {path: path.read_bytes() for path in place.iterdir()} == before
+    with pytest.raises(RuntimeError, match="not open for writing"):
+        folder.save_json("x.json", {})
+    with pytest.raises(RuntimeError, match="not open for writing"):
+        folder.finish({})
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    assert not RunFolder(tmp_path).exists
+    with pytest.raises(KairodeError, match="holds no run"):
+        _ = RunFolder(tmp_path).manifest
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(KairodeError, match="is a file, not a folder"),
+        RunFolder.open(tmp_path / "file", "run", Config()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", r"manifest\.json is damaged: remove .*, or choose another folder with --out"),
+        ('{"format": 99, "kairode": "9.0"}', r"was written by a newer version of kairode \(9\.0\): update kairode"),
+        ('{"format": 1}', r"manifest\.json: kind is missing: a string is needed"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read(place: Path, text: str, said: str) -> None:
+    place.mkdir(parents=True)
+    (place / "manifest.json").write_text(text)
+    with pytest.raises(KairodeError, match=said), RunFolder.open(place, "run", Config()):
+        pass
+    assert not is_locked(place)
+
+
+def test_leftovers_of_killed_writers_are_removed_but_not_those_of_runs_inside(place: Path) -> None:
+    begun(place)
+    (place / "sub").mkdir()
+    with RunFolder.open(place / "inner", "fit", Fit()):
+        pass
+    left = [place / ".record.json.0123abcd.part", place / "sub" / ".x.0123abcd.part"]
+    other = [place / "inner" / ".x.0123abcd.part", place / "part", place / "sub" / "x.part"]
+    for path in (*left, *other):
+        path.write_text("")
+    time.sleep(0.02)
+    with RunFolder.open(place, "run", Config()):
+        assert [path.exists() for path in left] == [False, False]
+        assert all(path.exists() for path in other)
+
+
+# Folders of format 0: config.json, record.json, system.json, stages.json
+
+
+def old(place: Path, config: dict[str, Any], **files: Any) -> None:
+    place.mkdir(parents=True)
+    for name, content in {"config": config, **files}.items():
+        (place / f"{name}.json").write_text(json.dumps(content))
+    (place / "checkpoint.json").write_text("{}")
+
+
+OLD = {"env": "hiv", "fit": {"iterations": 3000, "hidden": [8, 8]}, "rounds": 5, "seed": 3, "seeds": 2}
+
+
+def test_an_older_folder_goes_on_and_gets_a_manifest(place: Path) -> None:
+    old(place, OLD, system={"horizon": 10}, stages={"fit": 2.5})
+    with RunFolder.open(place, "run", Config(), system={"horizon": 10}) as folder:
+        assert folder.resumed
+        assert folder.seconds == {"fit": 2.5}
+        assert not folder.finished
+    assert json.loads((place / "manifest.json").read_text())["system"] == {"horizon": 10}
+    with pytest.raises(KairodeError, match="holds another run"), RunFolder.open(place, "run", Config(env="acrobot")):
+        pass
+
+
+def test_an_older_folder_of_another_run_is_refused(place: Path) -> None:
+    old(place, OLD, record={"kind": "fit", "config": OLD, "figures": {}})
+    with pytest.raises(KairodeError, match="of kind 'fit'"), RunFolder.open(place, "run", Config()):
+        pass
+    assert not (place / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures", "finished"),
+    [("run", {}, True), ("rounds", {"rounds": []}, False), ("rounds", {"test": 1}, True)],
+)
+def test_whether_an_older_run_was_finished(place: Path, kind: str, figures: dict[str, Any], finished: bool) -> None:
+    old(place, OLD, record={"kind": kind, "config": OLD, "figures": figures})
+    assert RunFolder(place).finished is finished
+    with RunFolder.open(place, kind, Config()) as folder:
+        assert folder.finished is finished
+
+
+@pytest.fixture
+def renames() -> Iterator[None]:
+    """Options that had other names in format 0, made up: `turns` is `rounds`, `steps` is `fit.iterations`."""
+    names = {"turns": "rounds", "steps": "fit.iterations", "net.hidden": "fit.hidden", "gone": "fields.gone"}
+
+    def change(config: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in migrate.renamed(config, names).items() if name != "net"}
+
+    migrate.KINDS["turning"], migrate.CONFIGS["turning"] = "run", change
+    yield
+    del migrate.KINDS["turning"], migrate.CONFIGS["turning"]
+
+
+@pytest.mark.usefixtures("renames")
+def test_renamed_options_and_kinds(place: Path) -> None:
+    before = {"env": "hiv", "steps": 3000, "net": {"hidden": [8, 8]}, "turns": 5, "seed": 3, "seeds": 2}
+    record = {"kind": "turning", "config": before, "figures": {"return": 1.0}}
+    old(place, before, record=record)
+    folder = RunFolder(place)
+    assert folder.kind == "run"
+    assert folder.config(Config) == Config()
+    assert folder.record == {"format": 1, "kind": "run", "config": {**OLD}, "figures": {"return": 1.0}}
+    assert migrate.migrate_record(folder.record) == folder.record
+    with RunFolder.open(place, "run", Config()) as folder:
+        assert folder.finished
+        assert folder.record is not None
+    begun(place)  # a second time, from the manifest
+
+
+@pytest.mark.usefixtures("renames")
+def test_an_unfinished_older_run_does_not_name_its_kind(place: Path) -> None:
+    before = {"env": "hiv", "steps": 500, "turns": 5, "seed": 3, "seeds": 2}
+    old(place, before)
+    config = Config(fit=Fit(500))
+    assert RunFolder(place, kind="run").config(Config) == config
+    with RunFolder.open(place, "run", config) as folder:
+        assert folder.resumed
+    assert RunFolder(place).kind == "run"
+
+
+# Two processes, one folder
+
+WRITER = """
+import dataclasses, sys
+from kairode.runs.folder import RunFolder
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    seed: int = 0
+
+with RunFolder.open(sys.argv[1], "run", Config()) as folder:
+    with open(folder.path / ".x.part", "w"):
+        print("open", flush=True)
+        sys.stdin.read()
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    seed: int = 0
+
+
+def start(place: Path) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture
+def writer(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the folder open."""
+    with start(place) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_told_at_once(place: Path, writer: subprocess.Popen[str]) -> None:
+    assert is_locked(place)
+    started = time.perf_counter()
+    with pytest.raises(FolderBusy) as error, RunFolder.open(place, "run", Seed()):
+        pass
+    assert time.perf_counter() - started < 1
+    message = str(error.value)
+    assert message.startswith(
+        f"{place} is being written by another process (pid {writer.pid} on {socket.gethostname()}, since 20"
+    )
+    assert message.endswith("): wait for it, or choose another folder with --out.")
+    assert RunFolder(place).kind == "run"  # reading is free
+    with pytest.raises(FolderBusy):
+        remove(place)
+    assert (place / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_holds_nothing(place: Path, writer: subprocess.Popen[str], how: signal.Signals) -> None:
+    os.kill(writer.pid, how)
+    writer.wait()
+    assert not is_locked(place)
+    time.sleep(0.02)
+    with RunFolder.open(place, "run", Seed()) as folder:
+        assert not (place / ".x.part").exists()
+        assert json.loads((place / ".owner.json").read_text())["pid"] == os.getpid()
+        assert not folder.resumed  # it had made nothing
+    assert not (place / ".owner.json").exists()
+
+
+def test_a_folder_is_free_again_after_an_error(place: Path) -> None:
+    with pytest.raises(ZeroDivisionError), RunFolder.open(place, "run", Config()):
+        raise ZeroDivisionError
+    assert not is_locked(place)
+
+
+def test_one_process_does_not_open_a_folder_twice(place: Path) -> None:
+    with (
+        RunFolder.open(place, "run", Config()),
+        pytest.raises(FolderBusy, match=f"pid {os.getpid()}"),
+        RunFolder.open(place, "run", Config()),
+    ):
+        pass
+
+
+def test_of_many_processes_one_writes(place: Path) -> None:
+    many = [start(place) for _ in range(3)]
+    while sum(process.poll() is None for process in many) > 1:
+        time.sleep(0.02)
+    said = [process.communicate() for process in many]
+    assert sorted(out for out, _ in said) == ["", "", "open\n"]
+    assert sum("is being written by another process" in err for _, err in said) == 2
+
+
+def test_removal(place: Path) -> None:
+    begun(place)
+    (place / "sub").mkdir()
+    (place / "sub" / "x").touch()
+    remove(place)
+    assert not place.exists()
+    remove(place)  # nothing to remove
+    begun(place)
+    with locked(place):
+        assert is_locked(place)
