@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kairode.runs.record import record, save_json
+from kairode.files import save_json
+from kairode.runs.record import record
 
 
 def finish(

@@ -67,7 +67,8 @@ def model_of(name: str, seed: int) -> DynamicsModel:
 def room_of(name: str, seeds: int, schedules: tuple[float, ...] = ()) -> TrainingBatch:
     """A world for each seed; agents for each schedule and seed."""
     env = kairode.make(ENV)
-    model_envs = [make_model_env(model_of(name, seed), env) for seed in range(seeds)] * max(1, len(schedules))
+    model_envs = [make_model_env(model_of(name, seed), env, sample_intervals=False) for seed in range(seeds)]
+    model_envs *= max(1, len(schedules))
     arrays, rest = zip(*(eqx.partition(model_env, eqx.is_array) for model_env in model_envs), strict=True)
     model_env: ModelEnv = eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
     schedule: Schedule = Own()

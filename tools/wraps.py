@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import kairode
-from kairode.runs.record import record, save_json
+from kairode.files import save_json
+from kairode.runs.record import record
 
 
 def errors(folder: Path, test: kairode.Trajectory) -> dict[str, Any]:

@@ -1,18 +1,20 @@
 """Whole models: steps, paths, teacher forcing and open loop, timers."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import kairode
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
-from kairode.models.networks import MLP
+from kairode.models.networks import MLP, Linear
 from kairode.models.predict import Episodes, follow, open_loop, predict, prepare
 from kairode.models.timer import ClassTimer, ContinuousTimer
 from kairode.models.zoo import MODELS, PAPER_MODELS, ModelConfig, build
@@ -113,6 +115,43 @@ def test_continuous_timer_is_squared_error() -> None:
     features, tau = jax.random.normal(jax.random.key(1), (3, 6)), jnp.arange(6.0)
     np.testing.assert_allclose(timer.loss(features, tau), (timer.net(features)[0] - tau) ** 2, rtol=1e-6)
     assert np.all((np.asarray(timer.interval(features)) >= 0.1) & (np.asarray(timer.interval(features)) <= 0.2 + 1e-6))
+
+
+def test_continuous_timer_draws_from_a_truncated_normal() -> None:
+    """Also where its centre would lie outside the range; without a spread, as in older models, always its centre."""
+    net, spread = MLP.new(3, 4, 1, key=jax.random.key(0)), MLP.new(3, 4, 1, key=jax.random.key(1))
+    features = jax.random.normal(jax.random.key(2), (3,))
+    for centre, log_scale, expected in ((0.0, -1.0, 2.0), (5.0, -2.0, 5.0), (11.0, 1.0, 11.0), (20.0, 9.0, 12.0)):
+        net = eqx.tree_at(lambda n: n.layers[-1], net, Linear(jnp.zeros((1, 4)), jnp.array([centre])))
+        spread = eqx.tree_at(lambda n: n.layers[-1], spread, Linear(jnp.zeros((1, 4)), jnp.array([log_scale])))
+        timer = ContinuousTimer(net, 2.0, 12.0, spread)
+        scale = 10.0 * min(np.exp(log_scale), 10.0)
+        assert timer.interval(features) == expected
+        wanted = stats.truncnorm((2 - expected) / scale, (12 - expected) / scale, expected, scale)
+        draw = jax.jit(jax.vmap(lambda key, timer=timer: timer.interval(features, key=key)))
+        drawn = np.asarray(draw(jax.random.split(jax.random.key(3), 4000)))
+        assert ((drawn >= 2.0) & (drawn <= 12.0)).all()
+        assert stats.kstest(drawn, wanted.cdf).pvalue > 1e-3
+        taus = jnp.linspace(2.0, 12.0, 6)
+        many = jnp.tile(features[:, None], (1, 6))
+        squares = (centre - np.asarray(taus, np.float64)) ** 2
+        np.testing.assert_allclose(timer.loss(many, taus), squares - wanted.logpdf(np.asarray(taus)), rtol=1e-4)
+        older = dataclasses.replace(timer, spread=None)
+        assert older.interval(features, key=jax.random.key(0)) == expected
+
+
+def test_the_spread_changes_nothing_else_that_is_fitted() -> None:
+    net, spread = MLP.new(3, 4, 1, key=jax.random.key(0)), MLP.new(3, 4, 1, key=jax.random.key(1))
+    features, tau = jax.random.normal(jax.random.key(1), (3, 6)), jnp.linspace(2.0, 12.0, 6)
+
+    def gradients(spread: MLP | None) -> Any:
+        def loss(net: MLP, features: Any) -> Any:
+            return ContinuousTimer(net, 2.0, 12.0, spread).loss(features, tau).sum()
+
+        return jax.grad(loss, argnums=(0, 1))(net, features)
+
+    for with_one, without in zip(*(jax.tree.leaves(gradients(s)) for s in (spread, None)), strict=True):
+        np.testing.assert_array_equal(with_one, without)
 
 
 def test_timer_fits_the_intervals(episodes: Trajectory) -> None:

@@ -126,6 +126,7 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
     batches, [judge] = studies.build_rooms(study, env, tmp_path)
     assert one(batches[0].env, 0).size == 2
     assert one(judge, 0).size == 1
+    assert not batches[0].env.sample_intervals  # as in the paper, though the study says nothing of it
     # agent 0 of either schedule has the fits 1 and 2, and fit 0 judges it
     weights = [np.asarray(load_models(tmp_path / f"gridworld-latent-ode-{i}")[0].decoder.weight) for i in range(3)]
     for agent in (0, 3):

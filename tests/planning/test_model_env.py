@@ -141,7 +141,7 @@ def test_intervals_that_no_timer_knows_are_uniform() -> None:
 
 
 def test_the_timer_of_the_member() -> None:
-    """The most likely interval; with `sampled`, one drawn by its probabilities."""
+    """An interval drawn by its probabilities; without `sample_intervals`, the most likely one."""
     models = [small(seed=seed, timer="classes", timer_hidden=5) for seed in range(3)]
     # Members that disagree, whatever the state: each favours an interval of its own.
     for i, favourite in enumerate((1, 3, 6)):
@@ -149,7 +149,7 @@ def test_the_timer_of_the_member() -> None:
             lambda m: m.timer.net.layers[-1].bias, models[i], replace_fn=lambda b, k=favourite: b.at[k].add(2.0)
         )
     seen = set()
-    model_env = make_model_env(models, ENV)
+    model_env = make_model_env(models, ENV, sample_intervals=False)
     for seed in range(3):
         key = jax.random.key(seed)
         state = model_env.reset(key=key)
@@ -159,10 +159,40 @@ def test_the_timer_of_the_member() -> None:
             assert model_env.interval(state, jnp.array(3), key=other) == 1 + np.argmax(logits)
         seen.add(member)
     assert len(seen) > 1
-    drawn = intervals(make_model_env(models, ENV, sampled=True), 3500, key)
+    drawn = intervals(make_model_env(models, ENV), 3500, key)
     counts = np.bincount(drawn.astype(int), minlength=8)[1:]
     chance = np.exp(np.asarray(logits, np.float64))
     assert stats.chisquare(counts, 3500 * chance / chance.sum()).pvalue > 1e-3
+
+
+@pytest.fixture(scope="module")
+def uniform() -> Trajectory:
+    """Experience with intervals uniform on 2, 3 .. 12."""
+    return kairode.collect(kairode.make("gridworld", intervals=(2, 12), horizon=60), episodes=400, seed=0)
+
+
+def imagined_intervals(model: DynamicsModel, data: Trajectory, sample_intervals: bool) -> np.ndarray:
+    task = GridworldTask(data.spec)
+    model_env = make_model_env(model, task, starts=data, sample_intervals=sample_intervals)
+    found = kairode.collect(model_env, episodes=300, seed=1)
+    return np.asarray(found.interval)[found.mask]
+
+
+@pytest.mark.parametrize("timer", ["classes", "continuous"])
+def test_imagined_intervals_are_distributed_as_those_seen(uniform: Trajectory, timer: str) -> None:
+    """Each as often as any other, which the most likely ones are not."""
+    options = {"latent": 4, "timer": timer, "weights": {"timer": 1.0}, "learning_rate": 5e-3, "iterations": 300}
+    model = kairode.fit("rnn", uniform, every=300, **options)
+    drawn, likely = (imagined_intervals(model, uniform, sample) for sample in (True, False))
+    assert len(drawn) > 2000
+    if timer == "classes":
+        split = [np.bincount(x.astype(int), minlength=13)[2:] / len(x) for x in (drawn, likely)]
+        near, far = (0.5 * np.abs(share - 1 / 11).sum() for share in split)  # total variation
+        assert near < 0.1
+        assert far > 0.3
+    else:
+        assert stats.kstest(drawn, stats.uniform(2, 10).cdf).statistic < 0.1
+        assert likely.std() < 0.5 * drawn.std()
 
 
 def test_a_predicted_goal_ends_the_episode() -> None:

@@ -2,6 +2,8 @@ import dataclasses
 import json
 import re
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
@@ -9,13 +11,16 @@ import kairode
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.train_step import transitions_from_data
+from kairode.algorithms.dyna import DynaConfig
 from kairode.algorithms.learn import learn_with_curve
 from kairode.config.run import command, usual
 from kairode.data.describe import spec_to_dict
+from kairode.models.zoo import ModelConfig, build
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence, schedule_sentence
 from kairode.runs.findings import best_constant, on_the_system
 from kairode.runs.pipeline import StageTimer
+from kairode.runs.record import completed, plain
 from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
@@ -204,6 +209,30 @@ def test_branches_are_judged_over_whole_episodes():
     scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), keys, 100, 1)
     assert set(np.asarray(scores.decisions).ravel()) == {12}
     assert found.practised.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
+
+
+def test_learning_with_the_most_likely_interval(tmp_path):
+    """As with a timer that is so sure of it that every draw is the most likely interval; a draw is another practice."""
+    env = kairode.make("gridworld", horizon=60, intervals=(2, 12))
+    sure = build("rnn", env.task.spec, ModelConfig(latent=3, timer="classes", timer_hidden=4), key=jax.random.key(0))
+    weights = lambda m: (m.timer.net.layers[-1].weight, m.timer.net.layers[-1].bias)  # noqa: E731
+    model = eqx.tree_at(weights, sure, replace_fn=lambda x: 0.1 * x)
+    sure = eqx.tree_at(weights, sure, replace_fn=lambda x: 1e6 * x)
+    small = {"episodes": 6, "hidden": (8,), "batch": 8, "capacity": 64}
+    likely = kairode.learn(model, env, sample_intervals=False, folder=tmp_path, **small)
+    np.testing.assert_array_equal(likely.q.weights[0], kairode.learn(sure, env, **small).q.weights[0])
+    drawn = kairode.learn(model, env, **small)
+    assert not np.array_equal(likely.q.weights[0], drawn.q.weights[0])
+    with pytest.raises(kairode.KairodeError, match="another practice"):
+        kairode.learn(model, env, folder=tmp_path, **small)
+
+
+def test_the_papers_protocol_takes_the_most_likely_interval():
+    assert usual("hiv", paper=True).learning["sample_intervals"] is False
+    assert "sample_intervals" not in usual("hiv").learning
+    assert usual("hiv").in_turns.sample_intervals
+    older = {name: value for name, value in plain(DynaConfig("hiv")).items() if name != "sample_intervals"}
+    assert completed(older, DynaConfig("hiv"))["sample_intervals"] is False
 
 
 def test_experience_in_the_replay_belongs_to_the_schedule():

@@ -9,8 +9,9 @@ import pytest
 
 from kairode.config.run import Run, command, usual
 from kairode.errors import KairodeError
+from kairode.files import save_json
 from kairode.runs.pipeline import run
-from kairode.runs.record import commit, processor, record, save_json
+from kairode.runs.record import commit, processor, record
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:

@@ -47,7 +47,7 @@ ONCE_STAGES = ("fit/checkpoint.json", "imagination/checkpoint.json", "model-free
 def start(folder: Path, words: list[str] = WORDS) -> subprocess.Popen:
     typed = [sys.executable, "-m", "kairode", *words, "--out", str(folder)]
     # Practice is saved often, so that it is killed between two checkpoints too.
-    often = "import sys; from kairode.agents import train_loop; train_loop.SAVE_SECONDS = 0.5; from kairode.cli import main; main()"
+    often = "from kairode.agents import train_loop; train_loop.SAVE_SECONDS = 0.5; from kairode.cli import main; main()"
     typed[1:3] = ["-c", often]
     return subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -16,15 +16,16 @@ from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Intervals, Spec, Variable
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
+from kairode.models.networks import Linear
 from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
 from kairode.models.zoo import ModelConfig, build
 from kairode.training import checkpoint, loop
-from kairode.training.evaluate_model import check_solver, evaluate_model
+from kairode.training.evaluate_model import check_intervals, check_solver, evaluate_model
 from kairode.training.loop import FitProgress, train
 from kairode.training.losses import LossWeights
 from kairode.training.model_files import load_models, save_models
-from kairode.training.step import TrainingConfig, run_iterations
+from kairode.training.step import TrainingConfig, init_fit_state, run_iterations
 
 SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 QUICK = TrainingConfig(iterations=12, batch=4, every=4)
@@ -272,3 +273,78 @@ def test_judgement_by_hand(data: Trajectory) -> None:
     assert found.median_episode == pytest.approx(np.median([x.mean() for x in squares]), rel=1e-5)
     assert found.worst_share == pytest.approx(max(x.mean(1).sum() for x in squares) / each.mean(1).sum(), rel=1e-5)
     assert 0 <= found.timer_hits <= 1
+
+
+def continuous(spec: Spec) -> Spec:
+    """With intervals that any number between the ends may be."""
+    return dataclasses.replace(spec, intervals=dataclasses.replace(spec.intervals, step=0.0))
+
+
+@pytest.mark.parametrize("timer", ["classes", "continuous"])
+def test_intervals_beside_those_of_the_data(data: Trajectory, timer: str) -> None:
+    """A timer that always predicts the longest interval, whatever it draws; and one whose draws are uniform."""
+    sizes = dataclasses.replace(SMALL, timer=timer)
+    model = build("rnn", data.spec, sizes, key=jax.random.key(0))
+    low, high = data.spec.intervals.low, data.spec.intervals.high
+    outputs = data.spec.intervals.classes if timer == "classes" else 1
+    true = np.asarray(data.interval)[data.mask]
+
+    def with_timer(bias: np.ndarray, spread: float) -> DynamicsModel:
+        last = Linear(jnp.zeros((outputs, 5)), jnp.asarray(bias, jnp.float32))
+        model_ = eqx.tree_at(lambda m: m.timer.net.layers[-1], model, last)
+        if timer == "classes":
+            return model_
+        wide = Linear(jnp.zeros((1, 5)), jnp.array([spread]))
+        return eqx.tree_at(lambda m: m.timer.spread.layers[-1], model_, wide)
+
+    bias = 50.0 * (np.arange(outputs) == outputs - 1) if timer == "classes" else np.array([high])
+    found = evaluate_model(with_timer(bias, -20.0), data).intervals
+    assert found.mean == pytest.approx(true.mean(), rel=1e-5)
+    assert found.drawn_mean == pytest.approx(high, rel=1e-2)
+    assert found.likely_mean == pytest.approx(high)
+    if timer == "classes":
+        assert found.drawn == found.likely == pytest.approx(1 - (true == high).mean())
+    else:
+        assert found.likely == pytest.approx((high - true).mean() / true.mean(), rel=1e-5)
+    assert found.far
+
+    even = np.zeros(outputs) if timer == "classes" else np.array([(low + high) / 2])
+    found = evaluate_model(with_timer(even, 20.0), data).intervals
+    assert found.drawn_mean == pytest.approx((low + high) / 2, rel=0.1)
+    if timer == "classes":
+        assert found.likely_mean == low
+
+
+def test_the_distance_that_chance_makes() -> None:
+    """Two samples of one distribution are as far apart as is expected of them."""
+    env = kairode.make("gridworld", intervals=(2, 12))
+    data = kairode.collect(env, episodes=60, seed=0)
+    model = build("rnn", data.spec, dataclasses.replace(SMALL, timer="classes"), key=jax.random.key(0))
+    last = Linear(jnp.zeros((11, 5)), jnp.zeros(11))
+    model = eqx.tree_at(lambda m: m.timer.net.layers[-1], model, last)
+    found = [check_intervals(model, data, seed=seed) for seed in range(10)]
+    drawn, chance = (np.mean([getattr(check, name) for check in found]) for name in ("drawn", "chance"))
+    assert drawn == pytest.approx(chance, rel=0.35)
+    assert not any(check.far for check in found)
+
+
+def test_models_whose_timer_has_no_spread_still_load(data: Trajectory, tmp_path: Path) -> None:
+    """As those of older versions; an unfinished fit of them goes on, too."""
+    spec = continuous(data.spec)
+    models = stacked("rnn", spec, 2)
+    older = dataclasses.replace(models, timer=dataclasses.replace(models.timer, spread=None))
+    each = [jax.tree.map(lambda x, i=i: x[i], older) for i in range(2)]
+    save_models(tmp_path / "fit", "rnn", SMALL, each)
+    for loaded, saved in zip(load_models(tmp_path / "fit"), each, strict=True):
+        same(loaded, saved)
+        assert loaded.timer.spread is None
+        assert loaded.interval(jnp.ones(4), jnp.ones(6), jnp.asarray(0), key=jax.random.key(0)) == loaded.interval(
+            jnp.ones(4), jnp.ones(6), jnp.asarray(0)
+        )
+    checkpoint.save(tmp_path / "part", init_fit_state(older, QUICK, [0, 1]))
+    experience = dataclasses.replace(data, spec=spec)
+    few = dataclasses.replace(QUICK, iterations=2)
+    resumed = train(models, few, experience, experience, seeds=[0, 1], folder=tmp_path / "part")
+    assert resumed.models[0].timer.spread is None
+    save_models(tmp_path / "new", "rnn", SMALL, [jax.tree.map(lambda x, i=i: x[i], models) for i in range(2)])
+    assert load_models(tmp_path / "new")[0].timer.spread is not None

@@ -31,20 +31,21 @@ from kairode.algorithms.fit import FitConfig, new_models, same_config
 from kairode.algorithms.learn import policy_preset
 from kairode.config.presets import preset
 from kairode.data import Trajectory, collect, read, write
-from kairode.data.files import check_target
 from kairode.data.trajectory import join
 from kairode.envs import make
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, Stopped
+from kairode.files import check_target, save_json
 from kairode.models.zoo import check_model
 from kairode.paper.studies import sample_start_observations
 from kairode.planning.model_env import make_model_env, obs_range
-from kairode.runs.record import record, save_json
+from kairode.runs.record import OLDER, completed, record
 from kairode.runs.watch import Watch
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.training.loop import FitProgress, interrupts, train
+from kairode.training.model_files import as_saved
 from kairode.trees import alone, one, stack
 
 
@@ -77,6 +78,9 @@ class DynaConfig:
     """Imagined episodes in each round."""
     margin: float = 0.2
     """Imagined observations stay within the range of the experience, widened by so many times itself."""
+    sample_intervals: bool = dataclasses.field(default=True, metadata={OLDER: False})
+    """Whether imagined intervals are drawn from the distribution that the models' timers predict; otherwise the most
+    likely one is taken."""
     explore: float = 0.1
     """Share of random actions in real episodes."""
     dqn: DQNConfig = dataclasses.field(
@@ -170,7 +174,7 @@ def load_dyna(folder: Path) -> DynaState:
 
 def read_config(folder: Path) -> DynaConfig:
     """The config of the rounds in a folder."""
-    about = json.loads((folder / "config.json").read_text())
+    about = completed(json.loads((folder / "config.json").read_text()), DynaConfig())
     dqn = about.pop("dqn")
     return DynaConfig(**about, dqn=DQNConfig(**{**dqn, "hidden": tuple(dqn["hidden"])}))
 
@@ -183,7 +187,8 @@ def read_dyna_state(config: DynaConfig, env: Environment, folder: Path) -> DynaS
         raise KairodeError(
             f"{folder} is damaged: it holds {len(data)} of {about['episodes']} real episodes. Remove it."
         )
-    models = _new_models(config, data[: config.first])  # scaled as they were when the first round began
+    # Scaled as they were when the first round began.
+    models = as_saved(folder, _new_models(config, data[: config.first]))
     spec = env.task.spec
     network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
     arrays, rest = eqx.partition(models, eqx.is_array)
@@ -255,6 +260,8 @@ def _command(config: DynaConfig, folder: Path) -> str:
         words += [f"--{name}", str(getattr(config, name))]
     if config.setting != "ours":
         words += ["--setting", config.setting]
+    if not config.sample_intervals:
+        words.append("--no-sample-intervals")
     if config.fields:
         words += ["--set", *(f"{name}={json.dumps(value)}" for name, value in config.fields.items())]
     return shlex.join([*words, "--out", str(folder)])
@@ -350,6 +357,7 @@ def _room(
         branch=config.branch,
         obs_bounds=jnp.asarray(obs_range(data, config.margin)),
         resample_member=True,
+        sample_intervals=config.sample_intervals,
     )
     batch = TrainingBatch(alone(model_env), Own(), IdentityEncoder(), 1)
     train_state = init_train_state(

@@ -19,17 +19,17 @@ from kairode.config.options import FitOptions, WeightOptions
 from kairode.config.presets import FitPreset, changed, preset
 from kairode.data import Trajectory, collect, read
 from kairode.data.describe import spec_to_dict
-from kairode.data.files import check_target
 from kairode.envs import make
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError, Stopped, unknown
+from kairode.files import check_target, save_json
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build, check_model
-from kairode.runs.record import completed, plain, record, save_json
+from kairode.runs.record import completed, plain, record
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
-from kairode.training.evaluate_model import check_solver, evaluate_model
+from kairode.training.evaluate_model import IntervalCheck, check_solver, evaluate_model
 from kairode.training.loop import FitProgress, FitResult, train
 from kairode.training.model_files import save_models
 
@@ -241,6 +241,7 @@ def summary(config: FitConfig, fitted: FitResult, test: Trajectory) -> dict[str,
         "median_episode": [j.median_episode for j in judged],
         "worst_share": [j.worst_share for j in judged],
         "timer_hits": hits or None,
+        "intervals": [_interval_figures(j.intervals) for j in judged if j.intervals is not None] or None,
         "validation_best": fitted.validation,
         "iterations": fitted.iterations,
         "skipped": fitted.skipped,
@@ -248,6 +249,10 @@ def summary(config: FitConfig, fitted: FitResult, test: Trajectory) -> dict[str,
         "solver": [dataclasses.asdict(check) for check in checks if check is not None] or None,
     }
     return figures
+
+
+def _interval_figures(found: IntervalCheck) -> dict[str, Any]:
+    return {**dataclasses.asdict(found), "far": found.far}
 
 
 def command(config: FitConfig, folder: Path | None = None) -> str:

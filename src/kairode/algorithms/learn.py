@@ -25,6 +25,7 @@ from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel
+from kairode.models.timer import NoTimer
 from kairode.paper.studies import sample_start_observations
 from kairode.planning.interpolate import interpolated
 from kairode.planning.model_env import ModelEnv, make_model_env, obs_range
@@ -85,6 +86,7 @@ def learn(
     seed: int = 0,
     latent: bool = False,
     accrue: bool = False,
+    sample_intervals: bool = True,
     folder: str | Path | None = None,
     callback: Callable[[TrainProgress], None] = lambda report: None,
     **options: Any,
@@ -106,6 +108,8 @@ def learn(
         latent: let the policy see the model's latent state too: for systems that are observed in part.
         accrue: count the reward on every finest step (each day of HIV), not at the next decision alone; a schedule of
             `kairode.best_intervals` always does.
+        sample_intervals: draw imagined intervals from the distribution that the models' timers predict; False takes the
+            most likely interval, as in the paper.
         folder: keep a checkpoint there, and go on from it.
         tell: called with a `PracticeReport` as practice goes on.
         options: fields of `DQNSettings` (reward_scale, learning_rate, ..) or of `PolicyPreset` that differ from the
@@ -120,6 +124,7 @@ def learn(
         seed=seed,
         latent=latent,
         accrue=accrue,
+        sample_intervals=sample_intervals,
         folder=folder,
         callback=callback,
         **options,
@@ -137,6 +142,7 @@ def learn_with_curve(
     seed: int = 0,
     latent: bool = False,
     accrue: bool = False,
+    sample_intervals: bool = True,
     folder: str | Path | None = None,
     callback: Callable[[TrainProgress], None] = lambda report: None,
     watch: Environment | None = None,
@@ -153,7 +159,9 @@ def learn_with_curve(
     if chosen.branch is not None and not branching and "target_every" not in options:
         # Episodes are whole, so fewer lie between two renewals.
         settings = dataclasses.replace(settings, target_every=DQNConfig().target_every)
-    place, validation_env, encoder = _where(None if models is None else members, env, chosen, data, branching, latent)
+    place, validation_env, encoder = _where(
+        None if models is None else members, env, chosen, data, branching, latent, sample_intervals
+    )
     given = timing if isinstance(timing, OptimizedSchedule) else schedule
     if accrue or isinstance(timing, OptimizedSchedule):
         accrue = True
@@ -179,7 +187,7 @@ def learn_with_curve(
         count,
         [seed],
         initial_state=initial_state,
-        about=identity(chosen, given, members, data, accrue),
+        about=identity(chosen, given, members, data, accrue, sample_intervals),
         validate=_look(batch, task.spec, settings, validation_env, watch, timing),
         every=chosen.every,
         folder=None if folder is None else Path(folder),
@@ -212,10 +220,11 @@ def _where(
     data: Trajectory | None,
     branching: bool,
     latent: bool,
+    sample_intervals: bool,
 ) -> tuple[Environment, Environment | None, ObsEncoder]:
     """Where to practise (the imagination of models, or the real system), who judges there, and what is seen."""
     if members is not None:
-        model_env, validation_env = _worlds(members, env, chosen, data, branching)
+        model_env, validation_env = _worlds(members, env, chosen, data, branching, sample_intervals)
         seen = (
             LatentEncoder(dataclasses.replace(members[0], spec=model_env.models.spec)) if latent else IdentityEncoder()
         )
@@ -228,13 +237,23 @@ def _where(
 
 
 def identity(
-    chosen: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
+    chosen: LearnConfig,
+    schedule: Any,
+    members: list[DynamicsModel],
+    data: Trajectory | None,
+    accrue: bool,
+    sample_intervals: bool,
 ) -> dict[str, Any]:
-    """What tells one practice from another: a checkpoint of another one is not gone on with."""
+    """What tells one practice from another: a checkpoint of another one is not gone on with.
+
+    Checkpoints of older versions took the most likely interval and say nothing of it.
+    """
+    drawn = sample_intervals and any(not isinstance(model.timer, NoTimer) for model in members)
     return {
         "preset": dataclasses.asdict(chosen),
         "schedule": schedule_words(schedule),
         **({"accrue": True} if accrue else {}),
+        **({"sample_intervals": True} if drawn else {}),
         "models": digest(*members),
         "data": None if data is None else digest(data),
     }
@@ -253,9 +272,13 @@ def _worlds(
     chosen: LearnConfig,
     data: Trajectory | None,
     branching: bool,
+    sample_intervals: bool,
 ) -> tuple[ModelEnv, ModelEnv | None]:
     """Where to practise, and the world of the judge, if there is a model to spare."""
-    options: dict[str, Any] = {"starts": data if isinstance(env, Task) else None}
+    options: dict[str, Any] = {
+        "starts": data if isinstance(env, Task) else None,
+        "sample_intervals": sample_intervals,
+    }
     if data is not None and chosen.margin is not None:
         options["within"] = jnp.asarray(obs_range(data, chosen.margin))
     validation_env = make_model_env(members[-1], env, **options) if len(members) > 2 else None
@@ -274,7 +297,7 @@ def _chosen(env: str, options: dict[str, Any]) -> tuple[LearnConfig, DQNConfig]:
     preset = policy_preset(env)
     learner = {field.name for field in dataclasses.fields(DQNConfig)}
     own = {field.name for field in dataclasses.fields(LearnConfig)} - {"dqn", "imagined", "real"}
-    named = {"data", "schedule", "episodes", "seed", "latent", "accrue", "folder", "tell"}
+    named = {"data", "schedule", "episodes", "seed", "latent", "accrue", "sample_intervals", "folder", "tell"}
     for name in options:
         if name not in learner | own:
             raise unknown("option", name, sorted(learner | own | named), where="of kairode.learn")

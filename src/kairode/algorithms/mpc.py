@@ -18,15 +18,15 @@ from kairode.algorithms.fit import same_config, same_system
 from kairode.algorithms.mpc_agent import FREE, FinishedEpisode
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.config.mpc import MPCConfig, command, with_options
-from kairode.data.files import atomic_write, check_target
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
+from kairode.files import atomic_write, check_target, save_json
 from kairode.planning.mpc import Planner
-from kairode.runs.record import record, save_json
+from kairode.runs.record import record
 from kairode.seeds import Purpose, derive_many
 from kairode.stats import mean, std
 from kairode.training import checkpoint

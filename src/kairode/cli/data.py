@@ -49,7 +49,7 @@ def collect(
         quiet: no progress bar, no closing sentence.
     """
     import kairode
-    from kairode.data.files import check_target
+    from kairode.files import check_target
 
     environment = kairode.make(env, setting=setting, **fields_of(set))
     check_target(out)

@@ -16,6 +16,7 @@ def rounds(
     first: int = 20,
     each: int = 5,
     rounds: int = 12,
+    sample_intervals: bool = True,
     seed: int = 0,
     out: Path | None = None,
     setting: str = "ours",
@@ -33,6 +34,8 @@ def rounds(
         first: real episodes under random actions, before the first round.
         each: real episodes under the policy, in each round.
         rounds: how many, after a first fit to the random episodes (round 0). More of them go on from where fewer ended.
+        sample_intervals: draw imagined intervals from the distribution that the models' timers predict, rather than
+            take the most likely one.
         seed: fixes everything random.
         out: folder of the run; runs/rounds-ENV-seedS by default.
         setting: of the environment: ours, or paper for the fields of the runs behind the paper's numbers.
@@ -54,6 +57,7 @@ def rounds(
         first=first,
         each=each,
         rounds=rounds,
+        sample_intervals=sample_intervals,
         seed=seed,
         dqn=dyna_dqn(env),
         setting=setting,

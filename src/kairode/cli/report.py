@@ -60,9 +60,9 @@ def report(
 
 def _taken_together(runs: list[Path], path: Path | None) -> None:
     """A table of runs that differ by their seeds; its record, where one is wanted."""
+    from kairode.files import save_json
     from kairode.report.compare import compare_runs, comparison_sentence, runs_table
     from kairode.report.table import print_table
-    from kairode.runs.record import save_json
 
     try:
         made = compare_runs(runs, path)

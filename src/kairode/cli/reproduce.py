@@ -9,8 +9,8 @@ from typing import Any, Literal
 from tyro.conf import Positional
 
 from kairode.cli.common import Quiet, print_json
-from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
+from kairode.files import atomic_write
 from kairode.paper.work import WorkItem
 
 LONG = 600.0

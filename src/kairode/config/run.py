@@ -63,7 +63,8 @@ class RunConfig:
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the environment that differ from its setting."""
     paper: bool = False
-    """Whether policies are learned as in the paper: raw rewards, one model, predictions fed back without bounds."""
+    """Whether policies are learned as in the paper: raw rewards, one model, predictions fed back without bounds,
+    the most likely interval in imagination."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -113,7 +114,12 @@ class RunConfig:
             return {}
         usual = DQNConfig()
         shown = ("reward_scale", "double", "target_every")
-        return {**{name: getattr(usual, name) for name in shown}, "margin": None, "branch": None}
+        return {
+            **{name: getattr(usual, name) for name in shown},
+            "margin": None,
+            "branch": None,
+            "sample_intervals": False,
+        }
 
 
 def option(name: str) -> str:

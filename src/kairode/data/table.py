@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kairode.data.describe import missing, spec_from_dict, spec_from_table, spec_to_dict
-from kairode.data.files import atomic_write
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import RESERVED, Continuous, Discrete, Spec
 from kairode.errors import KairodeError
+from kairode.files import atomic_write
 
 KEY = b"kairode"
 

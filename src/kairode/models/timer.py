@@ -1,11 +1,13 @@
 """The interval timer: P(tau | z, s, a), when the next decision will be."""
 
 import abc
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Key
 
 from kairode.models.networks import MLP
@@ -63,17 +65,51 @@ class ClassTimer(Timer):
         return self.low + self.step * this.astype(logits.dtype)
 
 
+NARROWEST, WIDEST = 1e-3, 10.0
+"""Bounds of a scale, in units of the range of the intervals: at the upper one, draws are uniform within 0.2 %."""
+
+
 class ContinuousTimer(Timer):
-    """A number: squared error."""
+    """A normal distribution truncated to the range of the intervals.
+
+    Its centre is fitted by squared error, as in the paper, and its scale by maximum likelihood, given the centre. The
+    gradient of the likelihood reaches neither the centre nor the rest of the model, which are fitted as without it.
+    """
 
     net: MLP
     low: float = eqx.field(static=True)
     high: float = eqx.field(static=True)
+    spread: MLP | None = None
+    """Predicts the logarithm of the scale, in units of the range; None (models saved before there was one): no draws,
+    always the centre."""
 
     def loss(self, features: Features, tau: Ticks) -> Ticks:
-        """(tau^ - tau)^2."""
-        return (self.net(features)[0] - tau) ** 2
+        """(tau^ - tau)^2 - log p(tau)."""
+        centre = self.net(features)[0]
+        if self.spread is None:
+            return (centre - tau) ** 2
+        fixed = jax.lax.stop_gradient(jnp.clip(centre, self.low, self.high))
+        scale = self.scale(jax.lax.stop_gradient(features))
+        return (centre - tau) ** 2 - truncated_normal_log_density(tau, fixed, scale, self.low, self.high)
+
+    def scale(self, features: Features) -> Ticks:
+        """Of the normal distribution before it is truncated."""
+        assert self.spread is not None
+        log_scale = jnp.clip(self.spread(features)[0], math.log(NARROWEST), math.log(WIDEST))
+        return (self.high - self.low) * jnp.exp(log_scale)
 
     def interval(self, features: Features, *, key: Key[Array, ""] | None = None) -> Ticks:
-        """The predicted number, within the range of the intervals; the model has no spread to draw from."""
-        return jnp.clip(self.net(features)[0], self.low, self.high)
+        """The centre, within the range of the intervals, or a draw."""
+        centre = jnp.clip(self.net(features)[0], self.low, self.high)
+        if key is None or self.spread is None:
+            return centre
+        scale = self.scale(features)
+        drawn = jax.random.truncated_normal(key, (self.low - centre) / scale, (self.high - centre) / scale)
+        return jnp.clip(centre + scale * drawn, self.low, self.high)
+
+
+def truncated_normal_log_density(tau: Ticks, centre: Ticks, scale: Ticks, low: float, high: float) -> Ticks:
+    """log p of a normal distribution truncated to [low, high], within which its centre must lie."""
+    inside = ndtr((high - centre) / scale) - ndtr((low - centre) / scale)
+    standard = (tau - centre) / scale
+    return -0.5 * standard**2 - jnp.log(scale) - 0.5 * math.log(2 * math.pi) - jnp.log(inside)

@@ -123,8 +123,10 @@ def _timer(spec: Spec, sizes: ModelConfig, features: int, key: Key[Array, ""]) -
     if kind == "none":
         return NoTimer()
     if kind == "continuous":
+        low, high = spec.intervals.low / tick, spec.intervals.high / tick
         net = MLP.new(features, sizes.timer_hidden, 1, key=key)
-        return ContinuousTimer(net, spec.intervals.low / tick, spec.intervals.high / tick)
+        spread = MLP.new(features, sizes.timer_hidden, 1, key=jax.random.fold_in(key, 1)) if low < high else None
+        return ContinuousTimer(net, low, high, spread)
     if kind == "classes":
         if classes is None:
             raise KairodeError(f"the intervals of '{spec.name}' are continuous: they need the timer 'continuous'.")

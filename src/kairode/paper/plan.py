@@ -193,7 +193,10 @@ def _cell(row: str, model: str, scope: Scope) -> WorkItem:
 
 
 def _rounds(seed: int, scope: Scope, needed: bool) -> WorkItem:
-    config, folder = scope.of(DynaConfig("hiv", seed=seed)), scope.runs / f"rounds-hiv-seed{seed}"
+    config, folder = (
+        scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed)),
+        scope.runs / f"rounds-hiv-seed{seed}",
+    )
     return WorkItem(
         name=f"policies/rounds-hiv-{seed}",
         words=("-m", "kairode", "study", f"policies/rounds-hiv-{seed}", *scope.words(), "--quiet"),

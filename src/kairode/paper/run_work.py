@@ -10,13 +10,13 @@ from kairode.algorithms.dyna import DynaConfig, run_dyna
 from kairode.algorithms.mpc import Tell, run_mpc
 from kairode.config.mpc import MPCConfig
 from kairode.errors import KairodeError, Stopped
+from kairode.files import save_json
 from kairode.paper import table1
 from kairode.paper.budget import Scope
 from kairode.paper.plan import split_cell, work_item
 from kairode.paper.schedule_study import ScheduleStudy, run_schedule_study, schedule_study_record
 from kairode.paper.studies import Study, run_study, study_record
 from kairode.paper.work import WorkItem
-from kairode.runs.record import save_json
 
 
 def run_work_item(

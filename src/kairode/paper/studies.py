@@ -70,7 +70,7 @@ class Study:
     ensemble: bool = False
     """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
     model_env: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the imagined world: sampled, switching."""
+    """Options of the imagined world: switching; sample_intervals, which is False unless it is given here."""
     margin: float | None = None
     """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
     side; None lets them go anywhere."""
@@ -189,7 +189,8 @@ def sample_start_observations(data: Trajectory, seed: int = 0) -> np.ndarray:
 
 def _world_options(study: Study) -> dict[str, Any]:
     """What the imagined worlds of a study have in common."""
-    options = dict(study.model_env)
+    # The paper takes the most likely interval, and so do the studies of ours that are compared with it.
+    options = {"sample_intervals": False, **study.model_env}
     if study.models == (ORACLE,) or (study.margin is None and study.branch is None):
         return options
     seen = _seen(study)

@@ -8,8 +8,9 @@ from typing import Any
 
 from kairode.algorithms.fit import FitConfig, make_fit_config
 from kairode.config.presets import preset
+from kairode.files import save_json
 from kairode.models.zoo import PAPER_MODELS
-from kairode.runs.record import record, save_json
+from kairode.runs.record import record
 from kairode.stats import mean, std
 
 

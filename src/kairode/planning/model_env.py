@@ -44,8 +44,9 @@ class ModelEnv(Environment):
     """The members of the ensemble, stacked: an axis in front of every array."""
     starts: Environment | Float[Array, "n obs"]
     """Where episodes start: as this environment resets, or one of these observations."""
-    sampled: bool = eqx.field(static=True, default=False)
-    """Whether the timer's interval is drawn; otherwise the most likely one is taken (published run)."""
+    sample_intervals: bool = eqx.field(static=True, default=True)
+    """Whether intervals are drawn from the timer's distribution; otherwise the most likely one is taken, as in the
+    paper, so that a system whose intervals vary is imagined with intervals that do not."""
     resample_member: bool = eqx.field(static=True, default=False)
     """Whether every step happens in a member drawn anew, not every episode."""
     obs_bounds: Float[Array, "*agents 2 obs"] | None = None
@@ -77,7 +78,7 @@ class ModelEnv(Environment):
         if isinstance(self.models.timer, NoTimer):
             return _uniform(self.task, key)
         own = one((self.models, state.z), state.member)
-        return own[0].interval(own[1], state.obs, action, key=key if self.sampled else None)
+        return own[0].interval(own[1], state.obs, action, key=key if self.sample_intervals else None)
 
     def transition(self, state: ModelEnvState, action: Action, tau: Tau, *, key: Key[Array, ""]) -> ModelEnvState:
         """Every member steps along; the prediction of one is what happens."""
@@ -125,6 +126,7 @@ def make_model_env(
     *,
     starts: Environment | Trajectory | np.ndarray | None = None,
     branch: int | None = None,
+    sample_intervals: bool = True,
     **options: Any,
 ) -> ModelEnv:
     """The world that one or several fitted models believe in.
@@ -136,7 +138,9 @@ def make_model_env(
             obs].
         branch: cut imagined episodes after so many decisions, so that errors have little time to add up; with `starts`
             all along real episodes (`moments`), imagination branches off from what really happened.
-        options: `sampled`, `switching`, `within` of `World` (`seen_range` makes the last from experience).
+        sample_intervals: draw intervals from the timer's distribution; False takes the most likely one, as in the
+            paper. Without a timer intervals are drawn uniformly from the task's, whatever this says.
+        options: `switching`, `within` of `World` (`seen_range` makes the last from experience).
     """
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
@@ -163,7 +167,7 @@ def make_model_env(
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
     # The task knows the horizon and the names; the time that counts as one is the model's own.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
-    return ModelEnv(task, ensemble(members, spec), found, **options)
+    return ModelEnv(task, ensemble(members, spec), found, sample_intervals=sample_intervals, **options)
 
 
 def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:

@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
+from kairode.files import atomic_write
 
 LINE, DECISION, EXPECTED = "#2b6cb0", "#c53030", "#dd6b20"
 FIXED, OWN, CHOSEN, TRUTH, RANDOM = "#718096", "#2f855a", "#c53030", "#2b6cb0", "#805ad5"

@@ -12,6 +12,7 @@ from kairode.report.course import draw_course
 from kairode.report.table import Row, Table, print_table
 from kairode.runs.course import course
 from kairode.stats import mean, std
+from kairode.training.evaluate_model import FAR
 
 
 def fit_table(made: dict[str, Any], spec: Spec) -> Table:
@@ -56,10 +57,34 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
         print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")
+    if figures.get("intervals"):
+        print(_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
         print(_about_solver(made["config"]["preset"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
         print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
+
+
+def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
+    """How the intervals that models imagine are distributed beside the data's."""
+    names = ("mean", "drawn_mean", "likely_mean", "drawn", "likely")
+    mean, drawn_mean, likely_mean, drawn, likely = (np.mean([check[name] for check in checks]) for name in names)
+    measures = {
+        "total variation": "total variation distance from these",
+        "Wasserstein / mean": "1-Wasserstein distance from these, as a share of their mean",
+    }
+    found = (
+        f"Intervals drawn from the timer have a mean of {drawn_mean:.4g} {unit}s, the most likely ones of "
+        f"{likely_mean:.4g}, those of the test data of {mean:.4g} ({measures[checks[0]['measure']]}: "
+        f"{drawn:.2g} drawn, {likely:.2g} most likely)."
+    )
+    if not any(check["far"] for check in checks):
+        return found
+    return (
+        f"{found}\nWarning: the drawn intervals are distributed unlike the test data's (by more than {FAR:g} beyond "
+        "chance), so a policy learned in imagination prepares for intervals that the system does not have: fit longer, "
+        "or raise the timer's weight (--weights.timer)."
+    )
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from kairode.data.files import atomic_write
+from kairode.files import atomic_write
 from kairode.report.figures import inline_svg
 
 CSS = """

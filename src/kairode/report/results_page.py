@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
+from kairode.files import atomic_write
 from kairode.report import page
 from kairode.report.figures import save_figure
 from kairode.report.results import FIGURES, MAIN, TABLES, TITLES

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from kairode.algorithms.mpc import NAME, best_seed
-from kairode.data.files import atomic_write
 from kairode.data.policy import Policy
 from kairode.envs.locomotion import Locomotion
+from kairode.files import atomic_write
 from kairode.report.figures import save_figure
 
 FRAMES_A_SECOND = 20

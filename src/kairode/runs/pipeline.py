@@ -21,17 +21,20 @@ from kairode.config.presets import preset
 from kairode.config.run import RunConfig, command
 from kairode.data import Trajectory, write
 from kairode.data.describe import spec_to_dict
-from kairode.data.files import check_target
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import Stopped
+from kairode.files import check_target, save_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.runs.course import course
 from kairode.runs.findings import on_the_system, policy_map, shown_courses
-from kairode.runs.record import record, save_json
+from kairode.runs.record import record
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
 from kairode.seeds import Purpose, derive
+
+IMAGINED = ("margin", "branch", "sample_intervals")
+"""Options of learning that concern imagination alone."""
 
 
 class TrainedPolicy(NamedTuple):
@@ -210,7 +213,7 @@ def _model_free(config: RunConfig, env: Environment, folder: Path, gained: Train
         folder=folder / "model-free",
         callback=lambda report: watch.practice("practising without a model", report),
         watch=env,
-        **{name: value for name, value in config.learning.items() if name not in ("margin", "branch")},
+        **{name: value for name, value in config.learning.items() if name not in IMAGINED},
     )
     save_policy(folder / "model-free", found.policy, _about(config))
     watch.said(f"Beside it, a policy without a model practised for {count:,} real episodes.")

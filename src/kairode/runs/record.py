@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
-from kairode.files import save_json
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -33,24 +32,26 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
     }
 
 
-def save_json(path: str | Path, content: dict[str, Any]) -> None:
-    """Write JSON, whole or not at all."""
-    save_json(path, content)
-
-
 def plain(config: Any) -> Any:
     """A config as a record has it."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+OLDER = "older"
+"""In the metadata of a config's field: its value in configs that were stored before the field was added, where that is
+not the default."""
+
+
 def completed(before: Any, config: Any) -> Any:
-    """A stored config; what it does not know yet, because it is older, has its default."""
+    """A stored config; what it does not know yet, because it is older, has its default (or what `OLDER` says)."""
     if not (isinstance(before, dict) and dataclasses.is_dataclass(config)):
         return before
     found = dict(before)
     for field in dataclasses.fields(config):
         if field.name in before:
             found[field.name] = completed(before[field.name], getattr(config, field.name))
+        elif OLDER in field.metadata:
+            found[field.name] = field.metadata[OLDER]
         elif field.default is not dataclasses.MISSING:
             found[field.name] = json.loads(json.dumps(field.default))
         elif field.default_factory is not dataclasses.MISSING:

@@ -29,6 +29,7 @@ from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
+from kairode.files import save_json
 from kairode.paper.schedule_study import SETTINGS, evaluate_policies, intervals_by_condition, objective_return
 from kairode.planning.optimize_schedule import (
     check_candidates,
@@ -38,7 +39,7 @@ from kairode.planning.optimize_schedule import (
     trial_env,
 )
 from kairode.runs.load import LoadedRun, read_run
-from kairode.runs.record import record, save_json
+from kairode.runs.record import record
 from kairode.runs.revisit import check_revisits, refit_at_visits
 from kairode.seeds import Purpose, derive
 from kairode.stats import bootstrap_interval

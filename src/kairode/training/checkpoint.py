@@ -16,8 +16,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from kairode.data.files import atomic_write
 from kairode.errors import KairodeError
+from kairode.files import atomic_write
 
 T = TypeVar("T")
 NAME = "checkpoint"
@@ -79,6 +79,11 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
     paths = [path for path, _ in _leaves(like)]
     assert len(paths) == len(leaves)
     return jax.tree.unflatten(structure, [_unrounded(arrays[path]) for path in paths])
+
+
+def holds(folder: str | Path, part: str, name: str = NAME) -> bool:
+    """Whether some array that was saved lies below this part of a path, such as `timer.spread`."""
+    return any(f".{part}." in f".{path}" for path in describe(folder, name)["arrays"])
 
 
 def _unrounded(array: np.ndarray) -> Any:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
@@ -14,9 +15,12 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import TIGHT, Adaptive, Solver
 from kairode.models.predict import Episodes, prepare, shown_the_truth
 from kairode.models.predict import open_loop as follow_open_loop
-from kairode.models.timer import ClassTimer
+from kairode.models.timer import ClassTimer, NoTimer
 from kairode.models.transition import FlowTransition
 
+FAR = 0.1
+"""Distance from which intervals count as far from the data's: a tenth of the decisions would have to last another time,
+or intervals are off by a tenth of their mean. By as much the discount over an imagined episode is off, too."""
 BINS = 10
 """Parts that the time ahead is divided into."""
 
@@ -40,6 +44,37 @@ class ModelEvaluation:
     timer_hits: float | None
     """Share of decisions where the most likely interval was the one that was, the truth being shown; None without a
     timer of classes."""
+    intervals: "IntervalCheck | None"
+    """How the timer's intervals are distributed beside the data's; None without a timer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IntervalCheck:
+    """The intervals of all decisions pooled: what the timer predicts where the truth is shown, beside the data's.
+
+    Distances are total variation for a timer of classes, and otherwise the 1-Wasserstein distance as a share of the
+    data's mean interval.
+    """
+
+    measure: str
+    """`total variation` or `Wasserstein / mean`."""
+    mean: float
+    """Of the data's intervals, in the environment's unit. So are the next two."""
+    drawn_mean: float
+    """Of intervals drawn from the timer's distribution."""
+    likely_mean: float
+    """Of the timer's most likely intervals."""
+    drawn: float
+    """Distance of the drawn intervals from the data's."""
+    likely: float
+    """Distance of the most likely intervals from the data's."""
+    chance: float
+    """The distance to expect of two samples of this size from the data's distribution."""
+
+    @property
+    def far(self) -> bool:
+        """Whether the drawn intervals are distributed unlike the data's, by more than chance explains."""
+        return self.drawn > FAR + self.chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +115,7 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
         time_edges=edges.tolist(),
         by_time=means,
         timer_hits=_timer_hits(model, episodes, seed),
+        intervals=check_intervals(model, test, seed=seed),
     )
 
 
@@ -121,17 +157,56 @@ def _solver_advice(model: DynamicsModel) -> str:
     return " Fit it longer or with a smaller learning rate."
 
 
+def check_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> IntervalCheck | None:
+    """The timer's intervals beside the data's; None for models without a timer."""
+    if isinstance(model.timer, NoTimer):
+        return None
+    episodes = prepare(model, test)
+    real, tick = np.asarray(episodes.real), model.spec.tick
+    found = (episodes.tau, *_timed(model, episodes, jax.random.key(seed)))
+    true, likely, drawn = (tick * np.asarray(x, np.float64)[real] for x in found)
+    if isinstance(model.timer, ClassTimer):
+        measure, low, step = "total variation", tick * model.timer.low, tick * model.timer.step
+        count = model.timer.net.layers[-1].weight.shape[-2]
+        split = [_shares(x, low, step, count) for x in (true, likely, drawn)]
+        far_likely, far_drawn = (float(0.5 * np.abs(share - split[0]).sum()) for share in split[1:])
+        chance = float(_chance(split[0], len(true)).sum() / 2)
+    else:
+        measure = "Wasserstein / mean"
+        far_likely, far_drawn = (float(stats.wasserstein_distance(x, true) / true.mean()) for x in (likely, drawn))
+        below = np.arange(1, len(true)) / len(true)  # the distribution function between neighbouring intervals
+        chance = float((_chance(below, len(true)) * np.diff(np.sort(true))).sum() / true.mean())
+    mean, drawn_mean, likely_mean = (float(x.mean()) for x in (true, drawn, likely))
+    return IntervalCheck(measure, mean, drawn_mean, likely_mean, far_drawn, far_likely, chance)
+
+
+def _shares(taus: np.ndarray, low: float, step: float, count: int) -> np.ndarray:
+    """How often each class occurs."""
+    number = np.clip(np.round((taus - low) / step).astype(int), 0, count - 1)
+    return np.bincount(number, minlength=count) / len(taus)
+
+
+def _chance(p: np.ndarray, n: int) -> np.ndarray:
+    """E|p1 - p2| of the shares in two samples of size n, whose difference is about normal."""
+    return 2 * np.sqrt(p * (1 - p) / (np.pi * n))
+
+
 @eqx.filter_jit
-def _most_likely(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
+def _timed(model: DynamicsModel, episodes: Episodes, key: Any) -> tuple[Any, Any]:
+    """The most likely interval and a draw at every decision, in ticks, the truth being shown."""
+    start_key, draw_key = key, jax.random.fold_in(key, 1)
     data = episodes.batch_last()
-    before = shown_the_truth(model, data, key).before
+    before = shown_the_truth(model, data, start_key).before
     features = jnp.concatenate([data.obs[:-1], data.action, before], axis=1)
-    return jnp.moveaxis(jax.vmap(model.timer.interval)(features), -1, 0)
+    keys = jax.random.split(draw_key, len(features))
+    likely = jax.vmap(model.timer.interval)(features)
+    drawn = jax.vmap(lambda x, key: model.timer.interval(x, key=key))(features, keys)
+    return jnp.moveaxis(likely, -1, 0), jnp.moveaxis(drawn, -1, 0)
 
 
 def _timer_hits(model: DynamicsModel, episodes: Episodes, seed: int) -> float | None:
     if not isinstance(model.timer, ClassTimer):
         return None
-    said = np.asarray(_most_likely(model, episodes, jax.random.key(seed)))
+    said = np.asarray(_timed(model, episodes, jax.random.key(seed))[0])
     hit = np.abs(said - np.asarray(episodes.tau)) < 0.5 * model.timer.step
     return float(hit[np.asarray(episodes.real)].mean())

@@ -25,6 +25,7 @@ from kairode.models.predict import Episodes, prepare
 from kairode.models.transition import FlowTransition
 from kairode.training import checkpoint
 from kairode.training.batches import pad, pieces
+from kairode.training.model_files import as_saved
 from kairode.training.step import (
     FitState,
     TrainingConfig,
@@ -80,6 +81,8 @@ def train(
     callback: Callable[[FitProgress], None] = lambda report: None,
 ) -> FitResult:
     """Fit all seeds of a model; with a folder, go on from its checkpoint and keep one there."""
+    if folder is not None and checkpoint.exists(folder):
+        models = as_saved(folder, models)
     static = eqx.filter(models, eqx.is_array, inverse=True)
     train_data, valid_data, count = _device(models, settings, data, valid)
     fit_state = init_fit_state(models, settings, seeds)

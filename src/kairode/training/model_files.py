@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.timer import ContinuousTimer
 from kairode.models.zoo import ModelConfig, build
 from kairode.training import checkpoint
 
@@ -43,7 +44,14 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
         model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
     except (KeyError, TypeError, ValueError) as error:
         raise KairodeError(f"{Path(folder) / 'models.json'} is damaged: it does not describe a model.") from error
-    params, static = eqx.partition(model, eqx.is_array)
+    params, static = eqx.partition(as_saved(folder, model, NAME), eqx.is_array)
     like = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params)
     found = checkpoint.load(folder, like, NAME)
     return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), static) for i in range(seeds)]
+
+
+def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NAME) -> DynamicsModel:
+    """The model without its timer's spread where the checkpoint of an older version has none."""
+    if not isinstance(model.timer, ContinuousTimer) or checkpoint.holds(folder, "timer.spread", name):
+        return model
+    return dataclasses.replace(model, timer=dataclasses.replace(model.timer, spread=None))
