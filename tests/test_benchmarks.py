@@ -29,7 +29,7 @@ def peers(monkeypatch) -> ModuleType:
 
 def test_acrobots_equations(peers: ModuleType) -> None:
     states = np.random.default_rng(0).uniform(-3, 3, (4, 50))
-    ours = jax.vmap(lambda state: acrobot.field(tuple(state), jnp.asarray(-1.0)))(jnp.asarray(states.T))
+    ours = jax.vmap(lambda state: acrobot.acrobot_field(tuple(state), jnp.asarray(-1.0)))(jnp.asarray(states.T))
     theirs = peers.NumpyAcrobot.field(states, np.full(50, -1.0))
     np.testing.assert_allclose(np.stack(ours), theirs, rtol=1e-3, atol=1e-4)
 
@@ -38,7 +38,7 @@ def test_hivs_equations(peers: ModuleType) -> None:
     for e1, e2 in hiv.TREATMENTS.values():
         state = np.array(hiv.HEALTHY)
         theirs = peers.ScipyHIV.field(state, 0.0, e1, e2)
-        ours = hiv.field(tuple(jnp.asarray(state)), jnp.asarray(e1), jnp.asarray(e2))
+        ours = hiv.hiv_field(tuple(jnp.asarray(state)), jnp.asarray(e1), jnp.asarray(e2))
         scale = np.abs(state) + 1
         np.testing.assert_allclose(np.array(ours) / scale, np.array(theirs) / scale, atol=1e-4)
 

@@ -57,17 +57,17 @@ def test_what_is_stored_of_a_decision() -> None:
         init_train_state([TrainingBatch(abreast(model_env), Own(), IdentityEncoder(), 1)], plain, 1, [0]).episode, 0
     )
     action = jnp.array(3)
-    train_step = eqx.filter_jit(env_step)
+    step = eqx.filter_jit(env_step)
     q = ReLUNetwork.new(2, 4, 8, key=KEY)
-    found = train_step(plain, batch, episode, action, KEY, q)
-    doubted = train_step(dataclasses.replace(plain, penalty=3.0), batch, episode, action, KEY, q)
+    found = step(plain, batch, episode, action, KEY, q)
+    penalized = step(dataclasses.replace(plain, penalty=3.0), batch, episode, action, KEY, q)
     tau, disagreement = found.episode.moment.time, found.episode.moment.state.disagreement
     assert disagreement > 1e-3
     after = found.episode.moment.obs
     assert found.returns[0] == pytest.approx(float(env.task.reward(episode.moment.obs, action, after, tau)))
     assert found.transition.reward == pytest.approx(0.5 * float(found.returns[0]))
-    assert doubted.transition.reward == pytest.approx(0.5 * float(found.returns[0]) - 3.0 * float(disagreement))
-    np.testing.assert_array_equal(doubted.returns, found.returns)
+    assert penalized.transition.reward == pytest.approx(0.5 * float(found.returns[0]) - 3.0 * float(disagreement))
+    np.testing.assert_array_equal(penalized.returns, found.returns)
     assert found.transition.discount == pytest.approx(0.99 ** float(tau))
     np.testing.assert_array_equal(found.transition.features, episode.moment.obs)
     np.testing.assert_array_equal(found.transition.next_features, after)
@@ -127,5 +127,5 @@ def test_the_latent_state_is_carried_along_the_episode() -> None:
         for k in range(int(seen.length[n])):
             obs, action = jnp.asarray(seen.observation[n, k]), jnp.asarray(seen.action[n, k])
             assert int(policy.q(jnp.concatenate([obs, z])).argmax()) == int(action), (n, k)
-            z, _ = model.train_step(z, obs, action, jnp.asarray(seen.interval[n, k]))
+            z, _ = model.step(z, obs, action, jnp.asarray(seen.interval[n, k]))
     assert len(np.unique(seen.action)) > 1

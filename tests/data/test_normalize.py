@@ -13,7 +13,7 @@ def test_running_statistics_equal_those_of_all() -> None:
     statistics = nm.empty_statistics(3)
     for start in range(0, 1000, 90):
         part = slice(start, start + 90)
-        statistics = nm.update(statistics, jnp.asarray(data[part]), jnp.asarray(mask[part]))
+        statistics = nm.update_statistics(statistics, jnp.asarray(data[part]), jnp.asarray(mask[part]))
     kept = data[mask].astype(np.float64)
     assert int(statistics.count) == mask.sum()
     np.testing.assert_allclose(statistics.mean, kept.mean(0), rtol=1e-5, atol=1e-6)
@@ -28,9 +28,9 @@ def test_running_statistics_equal_those_of_all() -> None:
 def test_nothing_and_constants_are_left_alone() -> None:
     x = jnp.array([3.0, 4.0])
     np.testing.assert_array_equal(nm.normalize(nm.empty_statistics(2), x), x)
-    same = nm.update(nm.empty_statistics(2), jnp.broadcast_to(x, (10, 2)))
+    same = nm.update_statistics(nm.empty_statistics(2), jnp.broadcast_to(x, (10, 2)))
     np.testing.assert_allclose(nm.normalize(same, x), [0.0, 0.0])
     np.testing.assert_allclose(nm.normalize(same, x + 1), [1.0, 1.0])
-    unseen = nm.update(same, jnp.ones((4, 2)), jnp.zeros(4, bool))
+    unseen = nm.update_statistics(same, jnp.ones((4, 2)), jnp.zeros(4, bool))
     np.testing.assert_allclose(unseen.mean, same.mean)
     assert float(unseen.count) == 10

@@ -13,7 +13,7 @@ import pytest
 import kairode
 from kairode.envs import Environment, Task, begin_episode
 from kairode.envs.schedule import Fixed, Given, Own, as_schedule
-from kairode.envs.zoo import ENVIRONMENTS, describe, own_fields
+from kairode.envs.zoo import ENVIRONMENTS, describe_env, own_fields
 from kairode.errors import KairodeError
 
 
@@ -25,7 +25,7 @@ def test_every_environment_can_be_made_and_described(name: str, setting: str) ->
     assert spec.name == name
     assert spec.longest(spec.intervals.low) > 0
     assert spec.intervals.classes
-    sentence, fields = describe(name)
+    sentence, fields = describe_env(name)
     assert sentence
     assert {"horizon", "max_decisions", "discount"} <= {field for field, _, _ in fields}
     declared = {field.name for field in dataclasses.fields(env)} - {"name"}

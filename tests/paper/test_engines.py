@@ -118,9 +118,9 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_engines import steps
 from kairode.errors import Stopped
-from kairode.paper.engines import Local, carry_out
+from kairode.paper.engines import LocalEngine, run_work
 try:
-    carry_out([steps(Path({folder!r}), str(i), {count}, 0.1) for i in range(2)], Local(2))
+    run_work([steps(Path({folder!r}), str(i), {count}, 0.1) for i in range(2)], LocalEngine(2))
 except Stopped as stopped:
     print(stopped, flush=True)
     sys.exit(130)
@@ -208,12 +208,12 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_engines import steps
 from kairode.errors import Stopped
-from kairode.paper.ray_engine import Cluster
-from kairode.paper.engines import carry_out
+from kairode.paper.ray_engine import RayEngine
+from kairode.paper.engines import run_work
 units = [steps(Path({folder!r}), str(i), 15, 0.2) for i in range(4)]
 units.append(steps(Path({folder!r}), "last", 2, 0.0, needs=tuple("0123")))
 try:
-    tally = carry_out(units, Cluster(workers=3))
+    tally = carry_out(units, RayEngine(workers=3))
 except Stopped as stopped:
     print(stopped, flush=True)
     sys.exit(130)

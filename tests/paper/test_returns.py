@@ -121,7 +121,7 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
     study = dataclasses.replace(
         STUDIES["ours-gridworld"], dqn=dqn, episodes=2, seeds=3, every=4, look_episodes=2, test_episodes=2
     )
-    study = dataclasses.replace(study, branch=2, real=True, latent=False, model_env={"switching": True})
+    study = dataclasses.replace(study, branch=2, real=True, latent=False, model_env={"resample_member": True})
     env = make("gridworld", setting="paper")
     batches, [judge] = studies.build_rooms(study, env, tmp_path)
     assert one(batches[0].env, 0).size == 2

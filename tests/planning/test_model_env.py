@@ -19,7 +19,7 @@ from kairode.envs.gridworld import GridworldTask
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.zoo import ModelConfig, build
-from kairode.planning.model_env import ModelEnv, make_model_env, moments, obs_range
+from kairode.planning.model_env import ModelEnv, decision_observations, make_model_env, obs_range
 
 ENV = kairode.make("gridworld")
 SPEC = ENV.task.spec
@@ -56,7 +56,7 @@ def experience(observation: Any, lengths: Sequence[int]) -> Trajectory:
 
 
 def course(model_env: ModelEnv, key: Any) -> list[Any]:
-    """The moments of an episode under given actions and intervals."""
+    """The decision_observations of an episode under given actions and intervals."""
     passed, step = [begin_episode(model_env, key=key)], eqx.filter_jit(advance_episode)
     for k, (action, tau) in enumerate(ACTIONS):
         moment, outcome = step(model_env, passed[-1], jnp.array(action), jnp.array(tau), key=jax.random.fold_in(key, k))
@@ -80,7 +80,7 @@ def test_a_world_of_one_model_is_the_model_fed_back(name: str) -> None:
     assert passed[-1].time == sum(tau for _, tau in ACTIONS)
 
 
-@pytest.mark.parametrize("switching", [False, True])
+@pytest.mark.parametrize("resample_member", [False, True])
 def test_every_member_steps_along_with_what_one_predicts(resample_member: bool) -> None:
     models = three()
     model_env = make_model_env(models, ENV, resample_member=resample_member)
@@ -223,7 +223,7 @@ def test_what_was_seen() -> None:
     data = experience([[[0.0, 1.0], [1.0, 3.0], [9.0, 9.0]], [[2.0, 2.0], [-2.0, 4.0], [0.5, 1.5]]], lengths=(1, 2))
     np.testing.assert_allclose(obs_range(data, 0.25), [[-3.0, 0.25], [3.0, 4.75]])
     np.testing.assert_allclose(obs_range(data, 10.0), [[-3.5, -5.0], [3.5, 5.0]])
-    np.testing.assert_array_equal(moments(data), [[0.0, 1.0], [2.0, 2.0], [-2.0, 4.0]])
+    np.testing.assert_array_equal(decision_observations(data), [[0.0, 1.0], [2.0, 2.0], [-2.0, 4.0]])
 
 
 def test_short_branches() -> None:

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from kairode.config.run import Run, command, usual
+from kairode.config.run import RunConfig, command, usual
 from kairode.errors import KairodeError
 from kairode.files import save_json
-from kairode.runs.pipeline import run
+from kairode.runs.pipeline import run_pipeline
 from kairode.runs.record import commit, processor, record
 
 
@@ -28,7 +28,7 @@ def test_a_record_is_plain_json(tmp_path) -> None:
 
 
 def test_the_commit_is_that_of_the_code() -> None:
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    head = subprocess.run_pipeline(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     found = commit()
     if head.returncode == 0:
         assert found is not None
@@ -44,5 +44,5 @@ def test_the_command_makes_the_run_again() -> None:
 
 def test_nothing_is_left_of_a_run_that_cannot_be(tmp_path) -> None:
     with pytest.raises(KairodeError, match="unknown environment"):
-        run(Run("nowhere"), tmp_path / "run")
+        run_pipeline(RunConfig("nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ import pytest
 
 import kairode
 from kairode.agents.dqn import DQNConfig
-from kairode.config.run import Run
+from kairode.config.run import RunConfig
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.paper.schedule_study import (
@@ -22,7 +22,7 @@ from kairode.paper.schedule_study import (
 )
 from kairode.report.schedule import gathered, said
 from kairode.runs.load import read_run
-from kairode.runs.pipeline import run
+from kairode.runs.pipeline import run_pipeline
 from kairode.runs.record import save
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of
 
@@ -32,8 +32,8 @@ SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("schedule") / "run"
-    run(
-        Run(
+    run_pipeline(
+        RunConfig(
             "gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, visits=0, fields={"horizon": 30.0}
         ),
         found,
@@ -205,7 +205,10 @@ def test_a_sentence_on_what_was_chosen():
 def test_visits_are_revisited(typed, tmp_path, folder):
     place = tmp_path / "run"
     small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
-    run(Run("gridworld", episodes=10, rounds=1, each=2, visits=2, revisits=1, candidates=(1.0, 3.0), **small), place)
+    run_pipeline(
+        RunConfig("gridworld", episodes=10, rounds=1, each=2, visits=2, revisits=1, candidates=(1.0, 3.0), **small),
+        place,
+    )
     made = json.loads((place / "record.json").read_text())["figures"]["visits"]
     assert made["real_episodes"] == 14
     words = ("schedule", str(place), "--episodes", "2", "--json")

@@ -174,7 +174,7 @@ def env_step(
 
 def _disagreement(state: Any) -> Float[Array, ""]:
     inner = inner_state(state)
-    if not hasattr(inner, "doubt"):
+    if not hasattr(inner, "disagreement"):
         raise KairodeError("a penalty on disagreement needs an imagined world: set penalty=0 on a real system.")
     return inner.disagreement
 

@@ -280,10 +280,10 @@ def _worlds(
         "sample_intervals": sample_intervals,
     }
     if data is not None and chosen.margin is not None:
-        options["within"] = jnp.asarray(obs_range(data, chosen.margin))
+        options["obs_bounds"] = jnp.asarray(obs_range(data, chosen.margin))
     validation_env = make_model_env(members[-1], env, **options) if len(members) > 2 else None
     if branching and data is not None:
-        options |= {"starts": sample_start_observations(data), "branch": chosen.branch, "switching": True}
+        options |= {"starts": sample_start_observations(data), "branch": chosen.branch, "resample_member": True}
     return make_model_env(members[:-1] if validation_env is not None else members, env, **options), validation_env
 
 

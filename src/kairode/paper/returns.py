@@ -78,7 +78,7 @@ def _studies() -> dict[str, Study]:
         branch=25,
         real=True,
         every=10_000,
-        model_env={"switching": True},
+        model_env={"resample_member": True},
         dqn=dataclasses.replace(OURS["hiv"], target_every=40),
     )
     # Does a solver as fine as the published runs' keep models from running away in imagination?

@@ -195,7 +195,7 @@ def _world_options(study: Study) -> dict[str, Any]:
         return options
     seen = _seen(study)
     if study.margin is not None:
-        options["within"] = jnp.asarray(obs_range(seen, study.margin))
+        options["obs_bounds"] = jnp.asarray(obs_range(seen, study.margin))
     if study.branch is not None:
         options |= {"starts": sample_start_observations(seen), "branch": study.branch}
     return options
