@@ -213,7 +213,7 @@ from kairode.paper.engines import run_work
 units = [steps(Path({folder!r}), str(i), 15, 0.2) for i in range(4)]
 units.append(steps(Path({folder!r}), "last", 2, 0.0, needs=tuple("0123")))
 try:
-    tally = carry_out(units, RayEngine(workers=3))
+    tally = run_work(units, RayEngine(workers=3))
 except Stopped as stopped:
     print(stopped, flush=True)
     sys.exit(130)

@@ -25,7 +25,12 @@ from kairode.envs.schedule import Decision, Fixed
 from kairode.errors import KairodeError
 from kairode.models.zoo import ModelConfig, build
 from kairode.planning.lookahead import ModelLookahead, TrueLookahead
-from kairode.planning.optimize_schedule import check_candidates, optimize_schedule, sweep_penalties
+from kairode.planning.optimize_schedule import (
+    PenaltySweep,
+    check_candidates,
+    optimize_schedule,
+    sweep_penalties,
+)
 from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
 from kairode.seeds import Purpose, derive
 
@@ -112,7 +117,7 @@ def decision(state: np.ndarray, action: int, time: float = 0.0, count: int = 0) 
 
 def chosen(env: Environment, q: ReLUNetwork | None = None, **options: Any) -> OptimizedSchedule:
     policy = QPolicy(q or Quadratic((), ()), IdentityEncoder(), env.task.spec, 0.0, accrues=True)
-    return optimize_schedule(env, policy, env, **options)
+    return optimize_schedule(env, policy, env, **{"tolerance": 0, **options})
 
 
 def starts(count: int) -> list[tuple[np.ndarray, int]]:
@@ -208,11 +213,13 @@ def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     by_hand = [sum(rewards[:tau]) + (GAMMA**tau * -20 if tau < 5 else 0) for tau in range(1, 6)]
     np.testing.assert_allclose(worths[:5], by_hand, rtol=1e-5)
     np.testing.assert_allclose(worths[5:], worths[4], rtol=1e-5)
-    flowing = optimize_schedule(env, policy, env, continuous=True, taus=(0.5, 9.0))
+    flowing = optimize_schedule(env, policy, env, continuous=True, taus=(0.5, 9.0), tolerance=0)
     assert float(flowing.interval(jnp.zeros(()), here, key=KEY)) >= 4.3
     # Where the goal is not worth it, stop short of it.
     keen = dataclasses.replace(policy, q=Quadratic((), ()))
-    far = dataclasses.replace(optimize_schedule(env, keen, env, continuous=True, taus=(0.5, 9.0)), q=Worth((), ()))
+    far = dataclasses.replace(
+        optimize_schedule(env, keen, env, continuous=True, taus=(0.5, 9.0), tolerance=0), q=Worth((), ())
+    )
     assert float(far.interval(jnp.zeros(()), here, key=KEY)) < 4.3
 
 
@@ -227,7 +234,7 @@ class Worth(ReLUNetwork):
 @pytest.mark.parametrize("options", [{"budget": 9}, {"quantile": 0.5}, {"price": 0.01}])
 def test_continuous_intervals_with_other_wishes(line: tuple["Line", QPolicy], options: dict[str, Any]) -> None:
     env, policy = line
-    schedule = optimize_schedule(env, policy, env, continuous=True, taus=(1.0, 10.0), **options)
+    schedule = optimize_schedule(env, policy, env, continuous=True, taus=(1.0, 10.0), tolerance=0, **options)
     keys = jax.random.split(jax.random.key(6), 16)
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.isfinite(found.records.interval).all()
@@ -386,10 +393,10 @@ def returned(env: Environment, policy: QPolicy, schedule: Any) -> tuple[float, f
 def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
     often, all_visits = returned(env, policy, Fixed(1.0))
-    free, visits = returned(env, policy, optimize_schedule(env, policy, env))
+    free, visits = returned(env, policy, optimize_schedule(env, policy, env, tolerance=0))
     assert free >= often - 1e-3 * abs(often)
     assert visits < all_visits == 60
-    some, fewer = returned(env, policy, optimize_schedule(env, policy, env, price=0.003))
+    some, fewer = returned(env, policy, optimize_schedule(env, policy, env, tolerance=0, price=0.003))
     assert some >= often - 0.02 * abs(often)
     assert fewer < 0.25 * all_visits  # the paper's three quarters
     # Fixed intervals with as few visits lose several times as much.
@@ -399,7 +406,9 @@ def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, QPolicy
 def test_rising_prices_never_raise_the_visits(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
     prices = (0.0, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0)
-    visits = [returned(env, policy, optimize_schedule(env, policy, env, price=price))[1] for price in prices]
+    visits = [
+        returned(env, policy, optimize_schedule(env, policy, env, tolerance=0, price=price))[1] for price in prices
+    ]
     assert all(later <= 1.05 * sooner + 0.5 for sooner, later in itertools.pairwise(visits))
     assert visits[-1] < 7  # hardly anything but the longest
     assert visits[0] > 50
@@ -408,7 +417,7 @@ def test_rising_prices_never_raise_the_visits(line: tuple[Line, QPolicy]) -> Non
 @pytest.mark.parametrize("budget", [6, 10, 25])
 def test_a_budget_is_kept_whatever_happens(line: tuple[Line, QPolicy], budget: int) -> None:
     env, policy = line
-    schedule = optimize_schedule(env, policy, env, budget=budget)
+    schedule = optimize_schedule(env, policy, env, tolerance=0, budget=budget)
     keys = jax.random.split(jax.random.key(6), 64)
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.max(found.length) <= budget
@@ -420,20 +429,22 @@ def test_a_budget_is_kept_whatever_happens(line: tuple[Line, QPolicy], budget: i
 
 def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
-    tried = sweep_penalties(optimize_schedule(env, policy, env), policy, env)
+    tried = sweep_penalties(optimize_schedule(env, policy, env, tolerance=0), policy, env)
     # A rising price moves the choice to fewer (discounted) visits, never to more.
     chosen_at = [np.flatnonzero(tried.prices == tried.at_price(price))[0] for price in np.logspace(-4, 3, 30)]
     assert (np.diff(tried.weighed[chosen_at]) <= 0).all()
     assert len(set(chosen_at)) > 3
-    obs_bounds = sweep_penalties(optimize_schedule(env, None, env, budget=12).with_q(policy.q), policy, env)
+    obs_bounds = sweep_penalties(
+        optimize_schedule(env, None, env, tolerance=0, budget=12).with_q(policy.q), policy, env
+    )
     assert obs_bounds.visits.max() <= 12 < tried.visits.max()
     assert obs_bounds.returns.max() > np.median(obs_bounds.returns)
     # By hand, at one of them, decision by decision.
     now = dataclasses.replace(
-        optimize_schedule(env, policy, env), visit_penalty=jnp.asarray(tried.prices[8], jnp.float32)
+        optimize_schedule(env, policy, env, tolerance=0), visit_penalty=jnp.asarray(tried.prices[8], jnp.float32)
     )
     choose = eqx.filter_jit(lambda d: now.interval(jnp.zeros(()), d, key=KEY))
-    few = sweep_penalties(optimize_schedule(env, policy, env), policy, env, episodes=3)
+    few = sweep_penalties(optimize_schedule(env, policy, env, tolerance=0), policy, env, episodes=3)
     returns, visits = [], []
     now = dataclasses.replace(now, visit_penalty=jnp.asarray(few.prices[8], jnp.float32))
     for key in jax.random.split(jax.random.key(derive(0, Purpose.SCHEDULE_TRIAL)), 3):
@@ -453,6 +464,113 @@ def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     assert few.returns[8] == pytest.approx(np.mean(returns), rel=0.02)
 
 
+class Still(Linear):
+    """Nothing moves, and every second costs 1."""
+
+    @property
+    def task(self) -> "StillTask":
+        return StillTask(dataclasses.replace(Linear().task.spec, name="still", observations=(Variable("x", ""),)))
+
+    def reset(self, *, key: Any) -> Any:
+        return jnp.zeros(1)
+
+    def transition(self, state: Any, action: Any, tau: Any, *, key: Any) -> Any:
+        return state
+
+
+class StillTask(Task):
+    """R = -tau."""
+
+    spec: Spec = eqx.field(static=True)
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        return -tau
+
+    def terminal(self, obs: Any) -> Any:
+        return jnp.zeros((), bool)
+
+
+class Level(ReLUNetwork):
+    """The same value everywhere."""
+
+    value: float = 0.0
+
+    def __call__(self, features: Any) -> Any:
+        return jnp.full((*features.shape[:-1], 3), self.value)
+
+
+EXACT = -1 / (1 - GAMMA)
+"""What a cost of 1 a second comes to for ever: with it, -sum_(i<tau) gamma^i + gamma^tau V = V for every tau."""
+
+
+def still_choice(value: float, **options: Any) -> float:
+    schedule = chosen(Still(), Level((), (), value), **options)
+    return float(schedule.interval(jnp.zeros(()), decision(np.zeros(1), 1), key=KEY))
+
+
+def test_of_equal_candidates_the_longest() -> None:
+    for tolerance in (1e-6, 0.05, 1.0):
+        assert still_choice(EXACT, tolerance=tolerance) == 10
+    assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 3.0, 4.0)) == 4
+    assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 8.0), continuous=True) == pytest.approx(8.0, abs=1e-3)
+
+
+def test_a_loss_within_the_tolerance_is_taken_and_no_larger_one() -> None:
+    """Values that are too high by e make waiting seem to cost e (gamma - gamma^tau)."""
+    for error in (0.5, 2.0, 4.0, 8.0):
+        for tolerance in (0.01, 0.05, 0.2):
+            taus = np.arange(1, 11)
+            worths = -(1 - GAMMA**taus) / (1 - GAMMA) + GAMMA**taus * (EXACT + error)
+            size = (1 - GAMMA**taus) / (1 - GAMMA)
+            wanted = taus[worths >= worths.max() - tolerance * size].max(initial=1)
+            assert still_choice(EXACT + error, tolerance=tolerance) == wanted, (error, tolerance)
+        assert still_choice(EXACT + error) == 1
+    assert still_choice(EXACT - 1.0) == still_choice(EXACT - 1.0, tolerance=0.05) == 10
+
+
+def test_the_tolerance_bounds_what_is_lost(line: tuple["Line", QPolicy]) -> None:
+    env, policy = line
+    best, often = returned(env, policy, optimize_schedule(env, policy, env, tolerance=0))
+    before = often
+    for tolerance in (0.02, 0.1, 0.5):
+        found, visits = returned(env, policy, optimize_schedule(env, policy, env, tolerance=tolerance))
+        assert found >= (1 + tolerance) * best, "rewards are negative"
+        assert visits <= before
+        before = visits
+    assert before < 0.7 * often
+
+
+def test_the_fewest_visits_that_trials_cannot_tell_from_the_best() -> None:
+    visits = np.array([[9.0, 11.0], [5.0, 5.0], [2.0, 2.0], [1.0, 1.0]])
+    returns = np.array([[10.0, 12.0], [9.0, 12.9], [7.0, 12.0], [0.0, 0.0]])
+    tried = PenaltySweep(np.arange(4.0), returns.mean(1), visits.mean(1), visits.mean(1), returns, visits)
+    # Lost against the first: 0.05 (standard error 0.95) by the second, 1.5 (1.5) by the third, 11 (1) by the fourth.
+    assert tried.at_price(0.0) == 0
+    assert tried.at_price(0.0, errors=0.5) == 1
+    assert tried.at_price(0.0, errors=1.0) == 2
+    assert tried.at_price(0.1) == 1
+    assert tried.at_price(2.0) == 2
+    assert tried.at_price(20.0) == tried.at_price(20.0, errors=1.0) == 3
+
+
+def test_nobody_waits_beyond_the_end() -> None:
+    """The goal is passed in the fifth second: then waiting longer saves no decision."""
+    env = Goal()
+    policy = QPolicy(Nothing((), ()), IdentityEncoder(), env.task.spec, 0.0, accrues=True)
+    here = Decision(jnp.array([0.7]), jnp.array(2), jnp.zeros(()), jnp.array(0), (), jnp.array([0.7]))
+    for tolerance in (0.0, 0.05, 0.5):
+        schedule = optimize_schedule(env, policy, env, tolerance=tolerance)
+        assert float(schedule.interval(jnp.zeros(()), here, key=KEY)) == 5
+
+
+def test_a_price_reduces_visits_that_bring_little(line: tuple["Line", QPolicy]) -> None:
+    env, policy = line
+    prices = (0.0, 1e-3, 0.01, 0.1, 1.0, 10.0)
+    visits = [returned(env, policy, optimize_schedule(env, policy, env, price=price))[1] for price in prices]
+    assert all(later <= sooner + 0.5 for sooner, later in itertools.pairwise(visits))
+    assert visits[-1] < 0.5 * visits[0]
+
+
 @pytest.mark.slow
 def test_a_policy_learned_under_its_own_schedule() -> None:
     """Algorithm 1: values learned while they choose the intervals, the price among the rewards."""
@@ -460,11 +578,16 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
     options = {"hidden": (32, 32), "batch": 32, "capacity": 2000, "learning_rate": 2e-3, "double": True}
     cheap, dear = (
         kairode.learn(
-            None, env, schedule=optimize_schedule(env, None, env, price=price), episodes=60, cooldown=0.3, **options
+            None,
+            env,
+            schedule=optimize_schedule(env, None, env, tolerance=0, price=price),
+            episodes=60,
+            cooldown=0.3,
+            **options,
         )
         for price in (0.0, 5.0)
     )
-    results = [returned(env, p, optimize_schedule(env, p, env)) for p in (cheap, dear)]
+    results = [returned(env, p, optimize_schedule(env, p, env, tolerance=0)) for p in (cheap, dear)]
     chance = returned(env, kairode.learn(None, env, schedule=1, episodes=1, **options), Fixed(1.0))[0]
     assert results[0][0] > 0.5 * chance  # returns are negative
     assert results[1][1] < 0.7 * results[0][1]
@@ -483,6 +606,8 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
         ({"taus": [1.5]}, "multiples of 1 seconds, got 1.5"),
         ({"taus": [1.0, 2.0, 3.0], "continuous": True}, "give the least and the most"),
         ({"quantile": 1.5}, "quantile must lie in"),
+        ({"tolerance": -0.1}, "tolerance is a share of the rewards and must lie in"),
+        ({"tolerance": 2.0}, "tolerance is a share"),
     ],
 )
 def test_refused(options: dict[str, Any], said: str) -> None:

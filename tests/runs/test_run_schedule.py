@@ -21,10 +21,11 @@ from kairode.paper.schedule_study import (
     schedule_study_record,
 )
 from kairode.report.schedule import gathered, said
+from kairode.runs import labels
 from kairode.runs.load import read_run
-from kairode.runs.pipeline import run_pipeline
+from kairode.runs.pipeline import _schedule_config, run_pipeline
 from kairode.runs.record import save
-from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of
+from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of, learned_policy
 
 SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 
@@ -52,6 +53,8 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     rows = made["figures"]["rows"]
     assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
     assert rows["budget 6"]["visits"] <= 6
+    assert [labels.label(row) for row in rows.values()] == list(rows)
+    assert labels.upgraded(made) == made
     assert rows["price 2"]["visits"] <= rows["price 0"]["visits"] + 1e-6
     assert made["command"].endswith("--price 0 2 --budget 6 --imagined 2 --episodes 4")
     counts = made["figures"]["intervals"]["price 0"]["all"]
@@ -93,6 +96,28 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert not list((folder / "schedule").glob("practice*"))
 
 
+@pytest.mark.slow
+def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
+    place = tmp_path / "run"
+    shutil.copytree(folder, place, ignore=shutil.ignore_patterns("schedule"))
+    config = ScheduleConfig(imagined=2, taus=(3.0, 7.0))
+
+    def weights(config: ScheduleConfig = config) -> np.ndarray:
+        return np.asarray(learned_policy(read_run(place), config).q.weights[0])
+
+    zero = weights()
+    written = (place / "schedule" / "policy.json").read_text()
+    np.testing.assert_array_equal(weights(dataclasses.replace(config, seed=5, learning_seed=0)), zero)
+    assert (place / "schedule" / "policy.json").read_text() == written, "reused: only the test episodes are others"
+    one = weights(dataclasses.replace(config, learning_seed=1))
+    assert np.abs(one - zero).max() > 1e-3, "another seed is learned anew"
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    np.testing.assert_array_equal(weights(), one)
+    assert _schedule_config(Run("gridworld", seed=3)).learning_seed == 3
+    assert _schedule_config(Run("gridworld", seed=3)).seed == 0, "of the test's episodes"
+
+
 @pytest.mark.parametrize(
     ("wish", "reason"),
     [
@@ -106,6 +131,8 @@ def test_a_run_chooses_its_own_visits(typed, folder):
         ({"quantile": 2.0}, "quantile must lie in"),
         ({"episodes": 0}, "--episodes must be a whole number of at least 1, got 0"),
         ({"prices": ()}, "at least one price"),
+        ({"tolerance": 1.5}, "tolerance is a share of the rewards and must lie in"),
+        ({"learning_seed": -1}, "--learning-seed must be a whole number of at least 0, got -1"),
     ],
 )
 def test_wishes_that_cannot_be(tmp_path, config, reason):
@@ -188,17 +215,17 @@ def test_intervals_by_state_of_health():
 def test_a_sentence_on_what_was_chosen():
     spec = kairode.make("hiv").task.spec
     rows = {
-        "every 1": {"return": 5.0, "plain": 9.0, "visits": 1000.0},
-        "every 7": {"return": 2.0, "plain": 4.0, "visits": 143.0},
-        "price 0": {"return": 4.9, "plain": 8.0, "visits": 150.0},
+        "every 1": {**labels.fixed(1.0), "return": 5.0, "plain": 9.0, "visits": 1000.0},
+        "every 7": {**labels.fixed(7.0), "return": 2.0, "plain": 4.0, "visits": 143.0},
+        "price 0": {**labels.chosen(price=0.0), "return": 4.9, "plain": 8.0, "visits": 150.0},
     }
-    text = said(rows, "price 0", spec)
+    text = said(rows, rows["price 0"], spec)
     assert text == (
-        "Chosen: return 4.9 with 150 visits; the same policy every 1 day returns 5 with 1000, and at the best fixed "
+        "Chosen: return 4.9 with 150 visits; the same policy every day returns 5 with 1000, and at the best fixed "
         "interval with no more visits 2."
     )
     rows["price 0"]["visits"] = 80.0
-    assert said(rows, "price 0", spec).endswith("no fixed interval has as few visits.")
+    assert said(rows, rows["price 0"], spec).endswith("no fixed interval has as few visits.")
 
 
 @pytest.mark.slow

@@ -128,11 +128,13 @@ def schedule(
     candidates: tuple[float, ...] = (),
     continuous: bool = False,
     quantile: float | None = None,
+    tolerance: float | None = None,
     oracle: bool = False,
     imagined: int | None = None,
     revisits: int | None = None,
     episodes: int = 20,
     seed: int = 0,
+    learning_seed: int | None = None,
     json: bool = False,
     quiet: Quiet = False,
 ) -> None:
@@ -158,12 +160,15 @@ def schedule(
             those of the run's own visits, if it has chosen some); with --continuous the least and the most.
         continuous: choose among all intervals between the least and the most.
         quantile: wait only as long as this quantile of the models finds good; their mean by default.
+        tolerance: share of the rewards that may be lost in exchange for fewer visits; by default that of
+            the run (0 on HIV, otherwise 0.02). 0 chooses the best interval, however small its lead.
         oracle: let the true dynamics choose in place of the models.
         imagined: episodes of practice in imagination; by default what belongs to the environment.
         revisits: how often a few real episodes are collected at the visits that the models choose, and the models
             refitted (after rounds alone).
         episodes: of the test.
         seed: of the test's episodes.
+        learning_seed: of learning the policy; by default the seed of the run.
         json: print figures as JSON, nothing else.
         quiet: no progress bar, no table.
     """
@@ -179,11 +184,13 @@ def schedule(
         taus=candidates,
         continuous=continuous,
         quantile=quantile,
+        tolerance=tolerance,
         oracle=oracle,
         imagined=imagined,
         revisits=revisits,
         episodes=episodes,
         seed=seed,
+        learning_seed=learning_seed,
     )
     still = quiet or json
     run = _folder_of(run, config, still)

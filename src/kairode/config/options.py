@@ -96,6 +96,9 @@ class NamedOptions:
     """Of a visit, in the unit of the reward; several for a curve."""
     candidates: tuple[float, ...] = ()
     """Intervals to choose among, ascending: 1 to 7 days on HIV, otherwise all of the environment's own."""
+    tolerance: float | None = None
+    """Share of the rewards that may be lost in exchange for fewer visits: 0 on HIV (the best interval, however
+    small its lead), otherwise 0.02."""
     latent: bool = False
     """Let the policy see the latent state of the first model too."""
     schedule: float | None = None

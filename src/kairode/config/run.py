@@ -14,6 +14,7 @@ from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.errors import KairodeError
 from kairode.paper.returns import IMAGINED, REAL
+from kairode.planning.optimize_schedule import TOLERANCE
 
 LEAST = {
     **dict.fromkeys(("episodes", "each", "iterations", "fits", "imagined"), 1),
@@ -52,6 +53,8 @@ class RunConfig:
     """Of a visit, in the unit of the reward: a schedule for each."""
     candidates: tuple[float, ...] = ()
     """Intervals that visits are chosen among; empty for all of the environment's own."""
+    tolerance: float = TOLERANCE
+    """Share of the rewards that may be lost in exchange for fewer visits; 0 for the best interval."""
     latent: bool = False
     """Whether the policy sees the model's latent state too."""
     schedule: float | None = None
@@ -73,6 +76,8 @@ class RunConfig:
                 continue
             if not (isinstance(value, int) and value >= least):
                 raise KairodeError(f"{option(name)} must be a whole number of at least {least}, got {value}.")
+        if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance <= 1):
+            raise KairodeError(f"--tolerance must lie in [0, 1], got {self.tolerance}.")
         if self.revisits and not self.rounds:
             raise KairodeError(
                 "--revisits goes with rounds, from whose experience and models it goes on: add --rounds 5."
@@ -133,6 +138,9 @@ PRICES["hiv-partial"] = PRICES["hiv"]
 CANDIDATES = dict.fromkeys(("hiv", "hiv-partial"), tuple(float(day) for day in range(1, 8)))
 """Models see a week of a patient well enough, and a fortnight not (docs/results.md)."""
 
+TOLERANCES = dict.fromkeys(("hiv", "hiv-partial"), 0.0)
+"""The rewards of a sick patient are a millionth of a healthy one's, so they do not say what waiting may cost."""
+
 
 def usual(
     env: str,
@@ -151,6 +159,7 @@ def usual(
         visits=0 if schedule is not None else imagined,
         prices=PRICES.get(env, (0.0,)),
         candidates=CANDIDATES.get(env, ()),
+        tolerance=TOLERANCES.get(env, TOLERANCE),
         latent=latent,
         schedule=schedule,
     )

@@ -48,6 +48,7 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
         discount=given["discount"],
         judged_discounted=given.get("judged_discounted", False),
         settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
+        decision_name=given.get("decision_name", "decision"),
     )
 
 

@@ -135,6 +135,8 @@ class Spec:
     """Whether policies are judged by discounted returns; otherwise by the plain sum of rewards."""
     settings: tuple[tuple[str, Any], ...] = ()
     """The environment's fields, name and value: what its files remember of it."""
+    decision_name: str = dataclasses.field(default="decision", compare=False, repr=False)
+    """What people call a decision of this system, in the singular: a visit, an inspection."""
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]

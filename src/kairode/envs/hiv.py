@@ -155,6 +155,7 @@ class HIV(Environment):
             discount=self.discount,
             judged_discounted=True,
             settings=settings_of(self),
+            decision_name="visit",
         )
         return HIVTask(spec, self.observed)
 

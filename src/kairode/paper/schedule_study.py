@@ -188,12 +188,16 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     each: list[list[OptimizedSchedule]] = []
     for seed, policy in enumerate(policies):
         models, data = foresight_of(study.by, env, seed, runs)
-        free = optimize_schedule(models, policy, env, data=data)
+        free = optimize_schedule(models, policy, env, data=data, tolerance=0)
         tried = sweep_penalties(free, policy, trial_env(models, env, data))
-        mine = [optimize_schedule(models, policy, env, price=p, data=data, tried=tried) for p in study.prices]
+        mine = [
+            optimize_schedule(models, policy, env, price=p, data=data, tried=tried, tolerance=0) for p in study.prices
+        ]
         limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # forbids nothing
         mine = [dataclasses.replace(schedule, budget=limit) for schedule in mine]
-        mine += [optimize_schedule(models, policy, env, budget=budget, data=data) for budget in study.budgets]
+        mine += [
+            optimize_schedule(models, policy, env, budget=budget, data=data, tolerance=0) for budget in study.budgets
+        ]
         each.append(mine)
     schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
     many = stack(policies * len(study.labels))
@@ -218,7 +222,9 @@ def build_room(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBa
     for price in study.prices:
         for seed in range(study.seeds):
             models, data = foresight_of(study.by, env, seed, runs)
-            schedule = optimize_schedule(models, None, env, price=price, taus=study.candidates or None, data=data)
+            schedule = optimize_schedule(
+                models, None, env, price=price, taus=study.candidates or None, data=data, tolerance=0
+            )
             parts.append(accrual_setup(env, schedule, IdentityEncoder(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return TrainingBatch(stack(places), stack(schedules), stack(perceptions), agents)

@@ -32,6 +32,8 @@ from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_r
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
+TOLERANCE = 0.02
+"""Share of the rewards that may be lost in exchange for fewer visits, unless another is given."""
 NEAR = 0.2
 """Predictions stay within the range of the experience, widened by so many times itself."""
 
@@ -46,6 +48,7 @@ def optimize_schedule(
     taus: Sequence[float] | None = None,
     continuous: bool = False,
     quantile: float | None = None,
+    tolerance: float = TOLERANCE,
     data: Trajectory | None = None,
     tried: "PenaltySweep | None" = None,
 ) -> OptimizedSchedule:
@@ -68,6 +71,11 @@ def optimize_schedule(
         continuous: choose among all intervals between the least and the most, not the candidates alone.
         quantile: with several models, wait only as long as this quantile of them finds good: 0.1 is cautious, 0.5 the
             median; None takes the mean.
+        tolerance: the share of the rewards that may be lost in exchange for fewer visits: the longest interval is
+            chosen whose worth is below the best by no more than this share of the (absolute) rewards until it ends.
+            Learned values are not exact, and smaller differences say nothing. Over an episode at most this share of
+            all rewards is lost. Likewise a price chooses the fewest visits that the trials cannot tell from the best.
+            0 chooses the best interval, as in the paper's equation.
         data: the experience of the models: predictions then stay near it.
         tried: what `frontier` found before for the same models, policy and budget, so that it is not tried again.
     """
@@ -76,7 +84,7 @@ def optimize_schedule(
         raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
     spec = task.spec
     candidates = check_candidates(taus, spec, continuous)
-    check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile)
+    check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)
     if policy is not None:
         _check_policy(policy, spec)
     schedule = OptimizedSchedule(
@@ -91,6 +99,7 @@ def optimize_schedule(
         budget=None if budget is None else jnp.asarray(budget, jnp.int32),
         quantile=quantile,
         continuous=continuous,
+        tolerance=float(tolerance),
     )
     if policy is None or not (price or budget):
         return schedule
@@ -100,7 +109,8 @@ def optimize_schedule(
         return dataclasses.replace(schedule, visit_penalty=schedule.price)
     if tried is None:
         tried = sweep_penalties(schedule, policy, trial_env(models, env, data))
-    return dataclasses.replace(schedule, visit_penalty=jnp.asarray(tried.at_price(price), jnp.float32))
+    visit_penalty = tried.at_price(price, errors=1.0 if tolerance and price else 0.0)
+    return dataclasses.replace(schedule, visit_penalty=jnp.asarray(visit_penalty, jnp.float32))
 
 
 def _check_policy(policy: Any, spec: Spec) -> None:
@@ -115,8 +125,10 @@ def _check_policy(policy: Any, spec: Spec) -> None:
         )
 
 
-def check_limits(spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = None, quantile: Any = None) -> None:
-    """Refuse a price, a budget or a quantile that cannot be."""
+def check_limits(
+    spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = None, quantile: Any = None, tolerance: Any = 0.0
+) -> None:
+    """Refuse a price, a budget, a quantile or a tolerance that cannot be."""
     if not isinstance(spec.actions, Discrete):
         raise KairodeError(
             f"intervals are chosen by the values of named actions so far; those of '{spec.name}' are controls."
@@ -127,6 +139,8 @@ def check_limits(spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = 
         raise KairodeError(f"a price needs an end or a discount, and '{spec.name}' has neither.")
     if quantile is not None and not (isinstance(quantile, int | float) and 0 <= quantile <= 1):
         raise KairodeError(f"quantile must lie in [0, 1], got {quantile}.")
+    if not (isinstance(tolerance, int | float) and 0 <= tolerance <= 1):
+        raise KairodeError(f"tolerance is a share of the rewards and must lie in [0, 1], got {tolerance}.")
     if budget is None:
         return
     if not (isinstance(budget, int | np.integer) and not isinstance(budget, bool) and budget >= 1):
@@ -199,7 +213,8 @@ def accrual_setup(
 ) -> tuple[Environment, Schedule, ObsEncoder]:
     """Where, when and with what eyes to practise so that rewards accrue (algorithm 1, where the schedule is chosen).
 
-    The price of a chosen schedule is then taken from the reward, so that the values count it.
+    The price of a chosen schedule is then taken from the reward, so that the values count it; its tolerance is left
+    out, so that they are values of the best intervals.
     """
     place = AccruedRewards.of(env, schedule.longest(env.task.spec))
     if not isinstance(schedule, OptimizedSchedule):
@@ -211,7 +226,7 @@ def accrual_setup(
         )
     place = dataclasses.replace(place, price=schedule.price)
     free = jnp.zeros_like(schedule.visit_penalty)
-    schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free)
+    schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free, tolerance=0.0)
     if isinstance(schedule.lookahead, ModelLookahead):
         encoder = TrackingEncoder(encoder, schedule.lookahead.models)
     return place, schedule, encoder
@@ -229,10 +244,24 @@ class PenaltySweep(NamedTuple):
     visits: np.ndarray
     weighed: np.ndarray
     """Visits, each counted gamma^t where returns are discounted: what a price is paid for."""
+    each_return: np.ndarray
+    """[prices, episodes]"""
+    each_weighed: np.ndarray
 
-    def at_price(self, price: float) -> float:
-        """The shadow price that is best when each visit costs this much. The higher it is, the fewer the visits."""
-        return float(self.prices[np.argmax(self.returns - price * self.weighed)])
+    def at_price(self, price: float, errors: float = 0.0) -> float:
+        """The shadow price that is best when each visit costs this much. The higher it is, the fewer the visits.
+
+        With `errors`, the one with the fewest visits of those that are worse by no more than so many standard errors
+        (of the difference, episode by episode): a few episodes cannot tell them apart.
+        """
+        net = self.returns - price * self.weighed
+        best = int(np.argmax(net))
+        if not errors:
+            return float(self.prices[best])
+        lost = (self.each_return[best] - self.each_return) - price * (self.each_weighed[best] - self.each_weighed)
+        error = lost.std(axis=1, ddof=1) / np.sqrt(lost.shape[1])
+        near = lost.mean(axis=1) <= errors * error + 1e-6 * abs(net[best])
+        return float(self.prices[np.argmin(np.where(near, self.weighed, np.inf))])
 
 
 def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environment, episodes: int = 16) -> PenaltySweep:
@@ -254,18 +283,19 @@ def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environme
 
     free = outcome(0.0)
     prices = (abs(float(free[0])) + 1e-6) * np.logspace(-6, 3, SHADOWS)
-    found = np.array([free, *map(outcome, prices)], np.float64)
-    return PenaltySweep(np.append(0.0, prices), *found.T)
+    columns = zip(free, *map(outcome, prices), strict=True)
+    return PenaltySweep(np.append(0.0, prices), *(np.array(column, np.float64) for column in columns))
 
 
 @eqx.filter_jit
 def _outcome(
     env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int
-) -> tuple[Array, Array, Array]:
-    """Mean return, visits, and visits weighed as the return is."""
+) -> tuple[Array, ...]:
+    """Mean return, visits, and visits weighed as the return is; the first and the last of each episode."""
     spec = env.task.spec
     found = rollout(env, policy, schedule, keys, limit)
     taus = found.records.interval
     starts = jnp.cumsum(taus, axis=0) - taus
     gamma = jnp.where(taus > 0, spec.discount ** (starts / spec.tick), 0.0)
-    return (gamma * found.records.reward).sum(0).mean(), found.length.mean(), gamma.sum(0).mean()
+    returns, weighed = (gamma * found.records.reward).sum(0), gamma.sum(0)
+    return returns.mean(), found.length.mean(), weighed.mean(), returns, weighed

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.report.summary import best_fixed, every, fixed_rivals, judged_by, kind_of_return, spec_of
+from kairode.report.summary import compared, every, judged_by, kind_of_return, spec_of
 from kairode.report.table import Table
-from kairode.runs.findings import best_constant
+from kairode.runs.labels import best_constant, upgraded
 from kairode.runs.record import record
 from kairode.stats import mean, std
 
@@ -29,7 +29,7 @@ HEADS = {
 
 def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
     """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
-    parts = [json.loads((folder / "record.json").read_text()) for folder in folders]
+    parts = [upgraded(json.loads((folder / "record.json").read_text())) for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":
             raise KairodeError(f"{folder} is no run of `kairode run` with named actions: leave it out.")
@@ -70,13 +70,12 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
     if "model-free" in tests:
         found["model-free"] = tests["model-free"]["return"]
     if visits := made["figures"].get("visits"):
-        kind, rivals = judged_by(spec), fixed_rivals(visits, spec)
-        chosen, best = visits["rows"][next(iter(visits["intervals"]))], best_fixed(rivals, spec)[1]
+        kind = judged_by(spec)
+        chosen, best, rarer = compared(visits, spec)
         found |= {"visits": chosen["visits"], "chosen": chosen[kind], "fixed": best[kind]}
         found |= {"fixed visits": best["visits"]}
-        rarer = {name: row for name, row in rivals.items() if row["visits"] <= chosen["visits"]}
-        if rarer:
-            found["as few"] = best_fixed(rarer, spec)[1][kind]
+        if rarer is not None:
+            found["as few"] = rarer[kind]
     return found
 
 

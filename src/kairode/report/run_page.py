@@ -5,22 +5,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.mpc import control_said, control_table, mpc_learning_figure
 from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
-    best_fixed,
+    compared,
     every,
-    fixed_rivals,
+    gained,
     judged_by,
     kind_of_return,
     spec_of,
     summary_sentences,
 )
 from kairode.report.table import Row, Table, to_html
-from kairode.runs.findings import best_constant
+from kairode.runs.labels import best_constant, of_kind, short_number, upgraded
 
 HEALTHY = (
     "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml and V "
@@ -33,7 +34,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     """The record of a run's folder."""
     path = folder / "record.json"
     try:
-        return dict(json.loads(path.read_text()))
+        return upgraded(json.loads(path.read_text()))
     except OSError as error:
         raise KairodeError(f"there is no record in {folder}: give a folder that `kairode run` finished.") from error
     except ValueError as error:
@@ -113,16 +114,11 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
     seen = figures["real_episodes"]["imagination"]
     found.append((f"{seen:,} real episodes", "are what models and policy learned from"))
     if "visits" in figures:
-        label, fixed = best_fixed(fixed_rivals(figures["visits"], spec), spec)
-        chosen = figures["visits"]["rows"][next(iter(figures["visits"]["intervals"]))]
-        which = judged_by(spec)
-        found.append(
-            (
-                f"{chosen['visits']:.0f} visits",
-                f"chosen by the model, in place of {fixed['visits']:.0f} ({every(label, spec.time_unit)}, the best "
-                f"fixed interval), for a return of {chosen[which]:.3g} in place of {fixed[which]:.3g}",
-            )
-        )
+        mine, best, rarer = compared(figures["visits"], spec)
+        gains = gained(mine, best, rarer, spec)
+        words = f"chosen by the model: {' and '.join(gains)}" if gains else "chosen by the model: nothing was gained"
+        fixed = f"{every(best['interval'], spec.time_unit)}, {best['visits']:.0f} {spec.decision_name}s"
+        found.append((f"{mine['visits']:.0f} {spec.decision_name}s", f"{words} (best fixed interval: {fixed})"))
     return found
 
 
@@ -145,9 +141,10 @@ def what_was_run(made: dict[str, Any]) -> str:
         )
     if "visits" in figures and config.get("revisits"):
         said.append(
-            f"For visit times another policy was learned under the schedule that it chooses itself; at those visits "
+            f"For {spec.decision_name} times another policy was learned under the schedule that it chooses itself; "
+            f"with it "
             f"{config['revisits'] * config['each']} more real episodes were collected and the models refitted to all "
-            f"{figures['visits']['real_episodes']}, and these chose the visits that are tested."
+            f"{figures['visits']['real_episodes']}, and these chose the {spec.decision_name}s that are tested."
         )
     said.append("Every test below is on the real system, on episodes that nothing was learned from.")
     if config["schedule"]:
@@ -236,16 +233,16 @@ def visits(made: dict[str, Any]) -> str:
     which = judged_by(spec)
     chosen = list(found["intervals"])
     rows = []
-    for label in (*chosen, "own", *(name for name in found["usual"] if name.startswith("every"))):
+    for label in (*chosen, "own", *of_kind(found["usual"], "fixed")):
         cells = [
             _cell(found["rows"][label], which),
             _cell(found["usual"][label], which) if label in found["usual"] else "",
         ]
         health = found["rows"][label]["healthy"]
         cells += [] if health is None else [f"{100 * health:.0f} %"]
-        cells = [_schedule(label, spec.time_unit), f"{found['rows'][label]['visits']:.0f}", *cells]
+        cells = [_schedule(found["rows"][label], spec), f"{found['rows'][label]['visits']:.0f}", *cells]
         rows.append(Row.of(cells, marked=label in chosen))
-    heads = ["schedule", "visits", "policy for chosen times (95 %)", "policy of the run (95 %)"]
+    heads = ["schedule", f"{spec.decision_name}s", "policy for chosen times (95 %)", "policy of the run (95 %)"]
     heads += ["healthy, for chosen times"] * (len(rows[0].cells) - len(heads))
     caption = (
         f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule, where the tests above count "
@@ -253,11 +250,14 @@ def visits(made: dict[str, Any]) -> str:
         "them learned for that interval."
     )
     words = (
-        "Return against the number of visits: a curve of fixed intervals, and points for what the model chose at each "
-        "price of a visit."
+        f"Return against the number of {spec.decision_name}s: a curve of fixed intervals, and points for what the "
+        f"model chose at each price of a {spec.decision_name}."
     )
     course = course_figure(found["course"], "One episode at chosen times")
-    told = "One new episode at visit times that the model chose: what happened, and what it expected between visits."
+    told = (
+        f"One new episode at {spec.decision_name} times that the model chose: what happened, and what it expected "
+        f"between {spec.decision_name}s."
+    )
     return page.section(
         "When to look again",
         page.picture(tradeoff_figure(made), "tradeoff", words, "Numbers at the curve: the fixed interval. " + caption),
@@ -270,10 +270,12 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _schedule(label: str, unit: str) -> str:
-    if label == "own":
+def _schedule(row: dict[str, Any], spec: Spec) -> str:
+    if row["kind"] == "own":
         return "the environment's own"
-    return every(label, unit) if label.startswith("every") else f"chosen, {label} of a visit"
+    if row["kind"] == "fixed":
+        return every(row["interval"], spec.time_unit)
+    return f"chosen, price {short_number(row['price'])} of a {spec.decision_name}"
 
 
 def _cell(row: dict[str, Any], which: str) -> str:

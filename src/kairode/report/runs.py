@@ -7,9 +7,16 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
-from kairode.report.summary import fixed_rivals, judged_by, kind_of_return, spec_of, summary_sentences
+from kairode.report.summary import (
+    fixed_rivals,
+    judged_by,
+    kind_of_return,
+    no_better_said,
+    spec_of,
+    summary_sentences,
+)
 from kairode.report.table import Row, Table, print_table
-from kairode.runs.findings import CONSTANT, best_constant
+from kairode.runs.labels import best_constant, of_kind, short_number
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 
@@ -36,18 +43,24 @@ def policy_table(made: dict[str, Any]) -> Table:
 
 
 def print_run(made: dict[str, Any]) -> None:
-    """The tests of a run, the best constant policy for all of them, in 80 columns; and what was found."""
-    print_table(_short_table(policy_table(made), best_constant(made["figures"]["tests"])))
+    """Whether the policy is of no use; the tests, the best constant policy for all of them, in 80 columns; the rest."""
+    failed = no_better_said(made)
+    if failed:
+        print(failed)
+    print_table(_short_table(policy_table(made), made["figures"]["tests"]))
     for sentence in summary_sentences(made):
-        print(sentence)
+        if sentence != failed:
+            print(sentence)
 
 
-def _short_table(table: Table, best: str) -> Table:
+def _short_table(table: Table, tests: dict[str, Any]) -> Table:
+    """Only the best of the constant policies, and only the columns that fit 80 characters."""
     columns = [i for i, head in enumerate(table.headers) if head not in ("decisions", "real decisions")]
+    others = {named(name) for name, test in tests.items() if test["kind"] == "constant"} - {best_constant(tests)}
     rows = []
     for row in table.rows:
         name, *texts = (row.cells[i].text or "" for i in columns)
-        if not name.startswith(CONSTANT) or name == best:
+        if name not in others:
             rows.append([name.removeprefix("learned "), *texts])
     return Table.of([table.headers[i] if i != 1 else "return" for i in columns], rows)
 
@@ -128,21 +141,21 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
         lw=0.9,
         label="fixed interval (the better of two policies)",
     )
-    for label, row in fixed.items():
+    for row in fixed.values():
         where = (row["visits"], row[kind])
-        axes.annotate(label.removeprefix("every "), where, textcoords="offset points", xytext=(4, 4), fontsize=7)
+        axes.annotate(f"{row['interval']:g}", where, textcoords="offset points", xytext=(4, 4), fontsize=7)
     own = found["usual"]["own"]
     axes.errorbar(*_bar(own, kind), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
-    chosen = {label: rows[label] for label in found["intervals"]}
+    chosen = of_kind(rows, "chosen")
     places: dict[tuple[float, float], list[str]] = {}
-    for i, (label, row) in enumerate(chosen.items()):
+    for i, row in enumerate(chosen.values()):
         axes.errorbar(*_bar(row, kind), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
-        places.setdefault((row["visits"], row[kind]), []).append(label.removeprefix("price "))
+        places.setdefault((row["visits"], row[kind]), []).append(short_number(row["price"]))
     for i, (where, labels) in enumerate(places.items()):
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
     axes.set_xscale("log")
-    axes.set_xlabel("visits in an episode")
+    axes.set_xlabel(f"{spec.decision_name}s in an episode")
     axes.set_ylabel("discounted return" if spec.judged_discounted else "sum of rewards")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
+from kairode.report.summary import every
 from kairode.report.table import Row, Table, print_table
+from kairode.runs import labels
+from kairode.runs.labels import of_kind, short_number
 from kairode.stats import mean, std
 
 COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
@@ -19,39 +22,42 @@ COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random
 
 def print_schedule(made: dict[str, Any], spec: Spec) -> None:
     """Every schedule's return and visits, the chosen intervals, and one sentence that says what they are worth."""
-    rows, chosen = made["figures"]["rows"], list(made["figures"]["intervals"])
+    rows = made["figures"]["rows"]
     healthy = any(row["healthy"] is not None for row in rows.values())
     kind = "discounted return" if spec.judged_discounted else "sum of rewards"
     names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.judged_discounted else "discounted"]
     heads, cells = [*names, "visits", f"{spec.time_unit}s between", *(["healthy"] if healthy else [])], []
-    for label, row in rows.items():
+    for row in rows.values():
         first, second = ("return", "plain") if spec.judged_discounted else ("plain", "return")
         numbers = [f"{row[first]:.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[second]:.4g}"]
         numbers += [f"{row['visits']:.4g}", f"{row['time'] / row['visits']:.3g}"]
         share = [] if not healthy else [f"{100 * row['healthy']:.0f} %"]
-        texts = [_named(label), *numbers, *share]
-        cells.append(Row.of(texts, marked=label in chosen))
+        texts = [_named(row), *numbers, *share]
+        cells.append(Row.of(texts, marked=row["kind"] == "chosen"))
     caption = (
         "Every row is the same policy, learned for chosen intervals; the reward is counted on every finest step."
         + (" Healthy: the share of the time between visits that ended in health." if healthy else "")
     )
     print_table(Table.of(heads, cells, caption))
-    _print_intervals(made["figures"]["intervals"], spec)
+    _print_intervals(made["figures"]["intervals"], rows, spec)
     print(f"Chosen by models of {made['figures']['real_episodes']:,} real episodes.")
-    for label in chosen:
-        print(said(rows, label, spec))
+    for row in of_kind(rows, "chosen").values():
+        print(said(rows, row, spec))
 
 
-def _named(label: str) -> str:
-    words = {"own": "the environment's own", "price 0": "chosen"}
-    return words.get(label, label if label.startswith("every") else f"chosen, {label}")
+def _named(row: dict[str, Any]) -> str:
+    if row["kind"] == "own":
+        return "the environment's own"
+    if row["kind"] == "chosen":
+        return "chosen" if row["price"] == 0 else f"chosen, {labels.label(row)}"
+    return labels.label(row)
 
 
-def _print_intervals(found: dict[str, Any], spec: Spec) -> None:
+def _print_intervals(found: dict[str, Any], tests: dict[str, Any], spec: Spec) -> None:
     """Mean interval and its quartiles in each state of health."""
     states = list(next(iter(found.values())))
     rows = []
-    for label, counts in found.items():
+    for name, counts in found.items():
         cells: list[str | None] = []
         for state in states:
             taus = np.repeat([float(tau) for tau in counts[state]], list(counts[state].values()))
@@ -60,39 +66,41 @@ def _print_intervals(found: dict[str, Any], spec: Spec) -> None:
                 cells.append(f"{taus.mean():.3g} ({low:.3g}, {middle:.3g}, {high:.3g}; n {len(taus)})")
             else:
                 cells.append(None)
-        rows.append([_named(label), *cells])
-    headers = [f"{spec.time_unit}s until the next visit", *states]
-    print_table(Table.of(headers, rows, "mean (quartiles; number of visits)"))
+        rows.append([_named(tests[name]), *cells])
+    what = spec.decision_name
+    headers = [f"{spec.time_unit}s until the next {what}", *states]
+    print_table(Table.of(headers, rows, f"mean (quartiles; number of {what}s)"))
 
 
-def said(rows: dict[str, Any], label: str, spec: Spec) -> str:
+def said(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> str:
     """One sentence on a chosen schedule."""
     kind = "return" if spec.judged_discounted else "plain"
-    often_label = next(name for name in rows if name.startswith("every"))
-    often, mine = rows[often_label], rows[label]
-    same = [row for name, row in rows.items() if name.startswith("every") and row["visits"] <= mine["visits"]]
+    fixed = list(of_kind(rows, "fixed").values())
+    often = fixed[0]
+    same = [row for row in fixed if row["visits"] <= mine["visits"]]
     best = max((row[kind] for row in same), default=None)
-    name, unit = _named(label), f"{spec.time_unit}{'s' * (often_label != 'every 1')}"
+    name, many = _named(mine), f"{spec.decision_name}s"
     text = (
-        f"{name[0].upper()}{name[1:]}: return {mine[kind]:.4g} with {mine['visits']:.0f} visits; the same policy "
-        f"{often_label} {unit} returns {often[kind]:.4g} with {often['visits']:.0f}"
+        f"{name[0].upper()}{name[1:]}: return {mine[kind]:.4g} with {mine['visits']:.0f} {many}; the same policy "
+        f"{every(often['interval'], spec.time_unit)} returns {often[kind]:.4g} with {often['visits']:.0f}"
     )
     if best is None:
-        return f"{text}; no fixed interval has as few visits."
-    return f"{text}, and at the best fixed interval with no more visits {best:.4g}."
+        return f"{text}; no fixed interval has as few {many}."
+    return f"{text}, and at the best fixed interval with no more {many} {best:.4g}."
 
 
 def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
     """Return against visits of one run."""
     kind = "return" if spec.judged_discounted else "plain"
-    rows, chosen = made["figures"]["rows"], made["figures"]["intervals"]
+    rows = made["figures"]["rows"]
+    chosen = of_kind(rows, "chosen").values()
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    fixed = [(row["visits"], row[kind], name) for name, row in rows.items() if name.startswith("every")]
+    fixed = [(row["visits"], row[kind], f"{row['interval']:g}") for row in of_kind(rows, "fixed").values()]
     _labelled(axes, fixed, COLOURS["fixed"], "fixed intervals", "o-")
     _labelled(axes, [(rows["own"]["visits"], rows["own"][kind], "own")], COLOURS["own"], "the environment's own", "s")
     for what, style, words in (("price", "D-", "chosen, by price"), ("budget", "x:", "chosen, by budget")):
-        mine = sorted((rows[name]["visits"], rows[name][kind], name) for name in chosen if name.startswith(what))
+        mine = sorted((row["visits"], row[kind], short_number(row[what])) for row in chosen if row[what] is not None)
         if mine:
             _labelled(axes, mine, COLOURS["chosen"], words, style)
     _finished(axes, spec)
@@ -103,13 +111,12 @@ def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str
     xs, ys, _ = zip(*points, strict=True)
     axes.plot(xs, ys, kind, color=colour, label=label, ms=4, lw=0.9)
     for x, y, name in points:
-        short = name.removeprefix("every ").removeprefix("price ").removeprefix("budget ")
-        axes.annotate(short, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
+        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
 
 
 def _finished(axes: Any, spec: Spec) -> None:
     axes.set_xscale("log")
-    axes.set_xlabel(f"visits in {spec.horizon:g} {spec.time_unit}s")
+    axes.set_xlabel(f"{spec.decision_name}s in {spec.horizon:g} {spec.time_unit}s")
     kind = "discounted return" if spec.judged_discounted else "sum of rewards"
     axes.set_ylabel(f"{kind}, every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)} counted")
     axes.legend(frameon=False, fontsize=8)
@@ -149,8 +156,11 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     for name in LABELS:
         study, _, kind = name.partition(" ")
         if f"{env}-{study}" in found:
-            points = found[f"{env}-{study}"]["figures"]["points"]
-            groups[name] = {label: point for label, point in points.items() if label.startswith(kind)}
+            made = found[f"{env}-{study}"]
+            points, config = made["figures"]["points"], made["config"]
+            wanted = [labels.chosen(price=price) for price in config.get("prices", ()) if kind != "budget"]
+            wanted += [labels.chosen(budget=budget) for budget in config.get("budgets", ()) if kind != "price"]
+            groups[name] = {labels.label(row): points[labels.label(row)] for row in wanted}
     return {name: groups[name] for name in LABELS if name in groups}
 
 
@@ -182,7 +192,8 @@ def visits_figure(results: Path) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
     for name, points in gathered(results).items():
-        _bars(axes, points, *LABELS[name])
+        # Prices and budgets lie too close to be named: the table has them.
+        _bars(axes, points, *LABELS[name], named=name in ("fixed", "own"))
     axes.set_xscale("log")
     axes.set_xlabel("visits in 1000 days")
     axes.set_ylabel("discounted return, every day counted (1e7)")
@@ -191,11 +202,11 @@ def visits_figure(results: Path) -> Figure:
     return figure
 
 
-def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str) -> None:
+def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str, named: bool) -> None:
     xs = [mean(point["visits"]) for point in points.values()]
     ys, stds = ([f(point["return"]) / 1e7 for point in points.values()] for f in (mean, std))
     axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
-    if " " in next(iter(points)):  # prices and budgets lie too close to be named: the table has them
+    if not named:
         return
     for x, y, name in zip(xs, ys, points, strict=True):
         axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)

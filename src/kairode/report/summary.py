@@ -2,9 +2,14 @@
 
 from typing import Any
 
+from kairode.algorithms.learn import policy_preset
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
-from kairode.runs.findings import CONSTANT, best_constant
+from kairode.runs.labels import best_constant, of_kind
+
+ENOUGH_MODELS = 5
+"""From so many on, more are not recommended."""
+PER_UNIT = {"hour": "hourly", "day": "daily", "week": "weekly"}
 
 
 def spec_of(made: dict[str, Any]) -> Spec:
@@ -13,20 +18,56 @@ def spec_of(made: dict[str, Any]) -> Spec:
 
 
 def summary_sentences(made: dict[str, Any]) -> list[str]:
-    """How good the policy is, what it means for health, what the visits are worth."""
+    """Whether the policy is of no use; how good it is, what it means for health, what chosen times are worth."""
     figures = made["figures"]
     tests = figures["tests"]
-    said = [policy_sentence(made)]
+    said = [*filter(None, [no_better_said(made)]), policy_sentence(made)]
     mine = tests["imagination"]["healthy"]
     if mine is not None:
-        chance, held = tests["random"]["healthy"], best_constant(tests)
+        chance, held = tests["random"]["healthy"], tests[best_constant(tests)]
         said.append(
             f"The patient is healthy for {100 * mine:.0f} % of the time; under random treatment for "
-            f"{100 * chance:.0f} %, under {held.removeprefix(CONSTANT)} alone for {100 * tests[held]['healthy']:.0f} %."
+            f"{100 * chance:.0f} %, under {held['action']} alone for {100 * held['healthy']:.0f} %."
         )
     if "visits" in figures:
         said.append(schedule_sentence(figures["visits"], spec_of(made)))
     return said
+
+
+def no_better_said(made: dict[str, Any]) -> str | None:
+    """That the learned policy is not above the better of random and constant actions, and what to try; or None."""
+    tests = made["figures"]["tests"]
+    mine, others = tests["imagination"], [tests["random"], tests[best_constant(tests)]]
+    rival = max(others, key=lambda test: float(test["return"]))
+    if mine["return_low"] > rival["return_high"]:
+        return None
+    name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
+    return (
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(made))} {mine['return']:.4g} (95 % "
+        f"{mine['return_low']:.4g} to {mine['return_high']:.4g}), {name} {rival['return']:.4g} "
+        f"({rival['return_low']:.4g} to {rival['return_high']:.4g}). What to try next: {'; '.join(remedies(made))}."
+    )
+
+
+def remedies(made: dict[str, Any]) -> list[str]:
+    """What may help a policy that has learned nothing, as options of the command where there are some."""
+    config, test = made["config"], made["figures"]["tests"]["random"]
+    found = [f"more real episodes (--episodes {2 * config['episodes']})"]
+    if config["rounds"]:
+        found.append(f"more Dyna rounds (--rounds {2 * config['rounds']})")
+    elif not (config["latent"] or config["schedule"] or config["paper"]):
+        found.append("Dyna rounds, in which the policy collects and the models are refitted (--rounds 5)")
+    found.append(f"more imagined episodes (--imagined {2 * config['imagined']})")
+    if config["fits"] < ENOUGH_MODELS:
+        found.append(f"more models (--fits {ENOUGH_MODELS})")
+    if not (config["latent"] or config["rounds"]):
+        found.append("the model's latent state for the policy, if the state is only partly observed (--latent)")
+    size = abs(test["return"]) / max(test["decisions"], 1) * policy_preset(config["env"]).dqn.reward_scale
+    if not 0.01 <= size <= 100:
+        found.append(
+            f"another reward scale (scaled rewards are of the size of {size:.1g}, and learning expects about 1)"
+        )
+    return found
 
 
 def policy_sentence(made: dict[str, Any]) -> str:
@@ -50,29 +91,58 @@ def policy_sentence(made: dict[str, Any]) -> str:
 
 
 def schedule_sentence(found: dict[str, Any], spec: Spec) -> str:
-    """What the visits chosen at the lowest price are worth, beside fixed intervals."""
-    label = next(iter(found["intervals"]))
-    chosen, kind, unit = found["rows"][label], judged_by(spec), spec.time_unit
-    rivals = fixed_rivals(found, spec)
-    name, best = best_fixed(rivals, spec)
-    price = "" if label == "price 0" else f" at a {label}"
-    known = f"; chosen by models of {found['real_episodes']:,} real episodes" if "real_episodes" in found else ""
-    said = (
-        f"Looking again when the model says so{price} takes {chosen['visits']:.0f} visits in {chosen['time']:.4g} "
-        f"{unit}s and returns {chosen[kind]:.4g} (counted {every(spec.finest, unit)}, not at visits alone{known}); "
-    )
-    rarer = {other: row for other, row in rivals.items() if row["visits"] <= chosen["visits"]}
-    if rarer:
-        other, row = best_fixed(rarer, spec)
-        order = "above" if chosen["low"] > row[kind] else "below" if chosen["high"] < row[kind] else "about level with"
-        said += (
-            f"{order} the run's policies at fixed intervals with as few visits ({row[kind]:.4g} at most, "
-            f"{every(other, unit)}); "
+    """What the times chosen at the lowest price are worth beside fixed intervals, and what was gained by them."""
+    mine, best, rarer = compared(found, spec)
+    kind, many = judged_by(spec), f"{spec.decision_name}s"
+    known = f" (models of {found['real_episodes']:,} real episodes)" if "real_episodes" in found else ""
+    price = f" at a price of {mine['price']:g} each" if mine["price"] else ""
+    rivals = [f"{every(best['interval'], spec.time_unit)} {number(best[kind])} with {best['visits']:.0f} {many}"]
+    if rarer is not None and rarer is not best:
+        rivals.append(
+            f"best fixed interval with as few {many} {number(rarer[kind])}, {every(rarer['interval'], spec.time_unit)}"
         )
-    return (
-        f"{said}at their best fixed interval ({every(name, unit)}, {best['visits']:.0f} visits) they return "
-        f"{best[kind]:.4g}."
+    what = (
+        f"{mine['visits']:.0f} {many}{price} in {mine['time']:.4g} {spec.time_unit}s, {accrued(spec)} "
+        f"{number(mine[kind])} ({'; '.join(rivals)})"
     )
+    gains = gained(mine, best, rarer, spec)
+    if not gains:
+        return f"Choosing {spec.decision_name} times gained nothing here{known}: {what}."
+    return f"Model-chosen {spec.decision_name} times{known}: {what}. Gained: {' and '.join(gains)}."
+
+
+def compared(found: dict[str, Any], spec: Spec) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+    """The row chosen at the lowest price, the best fixed interval, and the best with no more decisions, if any."""
+    mine, rivals = found["rows"][next(iter(found["intervals"]))], fixed_rivals(found, spec)
+    rarer = {name: row for name, row in rivals.items() if row["visits"] <= mine["visits"]}
+    return mine, best_fixed(rivals, spec)[1], best_fixed(rarer, spec)[1] if rarer else None
+
+
+def gained(mine: dict[str, Any], best: dict[str, Any], rarer: dict[str, Any] | None, spec: Spec) -> list[str]:
+    """In words: more return, or fewer decisions at the same return, by the 95 % interval of the chosen times."""
+    kind, many = judged_by(spec), f"{spec.decision_name}s"
+    if mine["low"] > best[kind]:
+        return ["more return than at any fixed interval"]
+    found = []
+    if mine["high"] >= best[kind] and round(mine["visits"]) < round(best["visits"]):
+        found.append(f"{best['visits'] - mine['visits']:.0f} fewer {many} at the return of the best fixed interval")
+    if rarer is not None and mine["low"] > rarer[kind]:
+        found.append(f"more return than at any fixed interval with as few {many}")
+    return found
+
+
+def accrued(spec: Spec) -> str:
+    """The return that schedules are compared by."""
+    if spec.finest == 1 and spec.time_unit in PER_UNIT:
+        return f"{PER_UNIT[spec.time_unit]}-accrued return"
+    return f"return accrued {every(spec.finest, spec.time_unit)}"
+
+
+def number(value: float) -> str:
+    """Three digits; large numbers in powers of ten."""
+    if abs(value) < 1e5:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
 
 
 def kind_of_return(spec: Spec) -> str:
@@ -85,10 +155,9 @@ def judged_by(spec: Spec) -> str:
     return "return" if spec.judged_discounted else "plain"
 
 
-def every(interval: str | float, unit: str) -> str:
+def every(interval: float, unit: str) -> str:
     """An interval in words: every day, every 5 days."""
-    number = float(str(interval).removeprefix("every "))
-    return f"every {unit}" if number == 1 else f"every {number:g} {unit}s"
+    return f"every {unit}" if interval == 1 else f"every {interval:g} {unit}s"
 
 
 def fixed_rivals(found: dict[str, Any], spec: Spec) -> dict[str, Any]:
@@ -96,8 +165,7 @@ def fixed_rivals(found: dict[str, Any], spec: Spec) -> dict[str, Any]:
     kind = judged_by(spec)
     return {
         name: max((found["rows"][name], found["usual"][name]), key=lambda row: float(row[kind]))
-        for name in found["usual"]
-        if name.startswith("every")
+        for name in of_kind(found["usual"], "fixed")
     }
 
 

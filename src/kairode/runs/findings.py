@@ -13,6 +13,7 @@ from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
 from kairode.models.dynamics import DynamicsModel
 from kairode.paper.studies import short
+from kairode.runs import labels
 from kairode.runs.course import course
 from kairode.seeds import Purpose, derive
 
@@ -20,25 +21,19 @@ AXES = {"gridworld": ("x", "y"), "hiv": ("V", "E"), "hiv-partial": ("V", "E"), "
 """The two variables that a policy is mapped over; the first two of any other environment."""
 CELLS = 32
 """Of a map, along each axis."""
-CONSTANT = "always "
-"""Before the name of an action, in the tests of a run."""
 
 
 def on_the_system(
     env: Environment, policies: dict[str, Any], schedule: float | None, episodes: int = 100
 ) -> dict[str, Any]:
-    """Each policy on the same test episodes; after them every action held throughout, and random actions."""
+    """Each policy (learned, model-free) on the same test episodes; then every constant policy, and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
-    held = {f"{CONSTANT}{name}": Constant(jnp.asarray(i)) for i, name in enumerate(env.task.spec.actions.names)}
-    everyone = {**policies, **held, "random": None}
+    held = [(labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)]
+    learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
     return {
-        name: evaluate(env, policy, schedule=schedule, episodes=episodes).figures() for name, policy in everyone.items()
+        labels.label(about): about | evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
+        for about, policy in [*learned, *held, ({"kind": "random"}, None)]
     }
-
-
-def best_constant(tests: dict[str, Any]) -> str:
-    """The name of the best of the actions held throughout."""
-    return max((name for name in tests if name.startswith(CONSTANT)), key=lambda name: float(tests[name]["return"]))
 
 
 def shown_courses(

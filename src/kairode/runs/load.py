@@ -1,6 +1,7 @@
 """What a run left: models, experience, environment; for whoever goes on from there."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ class LoadedRun:
     def latent(self) -> bool:
         """Whether its policies see the latent state of the first model."""
         return bool(self.about["sees"] == "z")
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        path = self.folder / "config.json"
+        return int(json.loads(path.read_text()).get("seed", 0)) if path.exists() else 0
 
 
 def read_run(folder: Path) -> LoadedRun:

@@ -28,6 +28,7 @@ from kairode.files import check_target, save_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.runs.course import course
 from kairode.runs.findings import on_the_system, policy_map, shown_courses
+from kairode.runs.labels import upgraded
 from kairode.runs.record import record
 from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
@@ -58,7 +59,7 @@ def run_pipeline(config: RunConfig, folder: Path, watch: Watch | None = None) ->
     path = folder / "record.json"
     if path.exists():
         watch.said(f"All of this is done already, and is in {folder}: remove it to begin anew.")
-        return dict(json.loads(path.read_text()))
+        return upgraded(json.loads(path.read_text()))
     if config.visits:
         check_schedule_config(_schedule_config(config), env.task.spec)
     if not config.rounds:
@@ -77,6 +78,7 @@ def run_pipeline(config: RunConfig, folder: Path, watch: Watch | None = None) ->
         raise Stopped(f"{said}. The same command goes on from what is saved: {command(config, folder)}") from None
     made = record("run", config, figures, command=command(config, folder), seconds=sum(spent.seconds.values()))
     made["stages"] = spent.seconds
+    made = upgraded(made)  # a stage of an older version may have been done before
     save_json(path, made)
     return made
 
@@ -231,7 +233,14 @@ def _tests(config: RunConfig, env: Environment, gained: TrainedPolicy, policies:
 
 def _schedule_config(config: RunConfig) -> ScheduleConfig:
     prices = tuple(sorted(set(config.prices)))
-    return ScheduleConfig(prices=prices, taus=config.candidates, imagined=config.visits, revisits=config.revisits)
+    return ScheduleConfig(
+        prices=prices,
+        taus=config.candidates,
+        imagined=config.visits,
+        revisits=config.revisits,
+        tolerance=config.tolerance,
+        learning_seed=config.seed,
+    )
 
 
 def _visits(config: RunConfig, folder: Path, gained: TrainedPolicy, watch: Watch) -> dict[str, Any]:
@@ -251,7 +260,7 @@ def _visits(config: RunConfig, folder: Path, gained: TrainedPolicy, watch: Watch
 
     found = kept(folder / "visits.json", make)
     watch.said(
-        f"Let the models choose visit times ({', '.join(found['intervals'])}), and tested them beside "
-        f"{len(found['usual']) - 1} fixed intervals."
+        f"Let the models choose {gained.data.spec.decision_name} times ({', '.join(found['intervals'])}), and tested "
+        f"them beside {len(found['usual']) - 1} fixed intervals."
     )
     return found

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kairode.agents.q_policy import QPolicy
 from kairode.algorithms.dyna import DynaState, read_config, read_dyna_state, refit_ensemble, save_dyna_state
@@ -42,6 +43,7 @@ def refit_at_visits(
     candidates: tuple[float, ...],
     count: int,
     *,
+    tolerance: float = 0.0,
     fitting: Callable[[FitProgress], None] = lambda report: None,
     said: Callable[[str], None] = lambda text: None,
     ended: Callable[[str], None] = lambda text: None,
@@ -53,7 +55,8 @@ def refit_at_visits(
     if not count:
         return run
     check_revisits(run.folder, count)
-    same = {"of": digest(policy.q, *run.models, run.data), "candidates": list(candidates)}
+    same: dict[str, Any] = {"of": digest(policy.q, *run.models, run.data), "candidates": list(candidates)}
+    same |= {"tolerance": tolerance} if tolerance else {}
     name = f"{NAME}-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
     for other in (run.folder / "schedule").glob(f"{NAME}-*"):  # those of another policy
         if other.name != name:
@@ -64,7 +67,9 @@ def refit_at_visits(
     state = read_dyna_state(config, run.env, places[done - 1] if done else rounds_of(run.folder))
     for place in places[done:]:
         said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
-        schedule = optimize_schedule(state.members, policy, run.env, taus=candidates, data=state.data)
+        schedule = optimize_schedule(
+            state.members, policy, run.env, taus=candidates, tolerance=tolerance, data=state.data
+        )
         number = state.number + 1
         seed = derive(config.seed, Purpose.DYNA_EPISODES, number)
         new = collect(run.env, policy, episodes=config.each, seed=seed, schedule=schedule)

@@ -24,6 +24,7 @@ from kairode.agents.train_loop import TrainProgress
 from kairode.agents.train_step import TrainingBatch
 from kairode.algorithms.fit import digest
 from kairode.algorithms.learn import learn_with_curve
+from kairode.config.run import TOLERANCES
 from kairode.data import Trajectory, collect
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Spec
@@ -32,12 +33,14 @@ from kairode.errors import KairodeError, Stopped
 from kairode.files import save_json
 from kairode.paper.schedule_study import SETTINGS, evaluate_policies, intervals_by_condition, objective_return
 from kairode.planning.optimize_schedule import (
+    TOLERANCE,
     check_candidates,
     check_limits,
     optimize_schedule,
     sweep_penalties,
     trial_env,
 )
+from kairode.runs import labels
 from kairode.runs.load import LoadedRun, read_run
 from kairode.runs.record import record
 from kairode.runs.revisit import check_revisits, refit_at_visits
@@ -60,6 +63,9 @@ class ScheduleConfig:
     continuous: bool = False
     quantile: float | None = None
     """Over the models of the run; None for their mean."""
+    tolerance: float | None = None
+    """Share of the rewards that may be lost in exchange for fewer visits (0 for the best interval);
+    None for that of the run."""
     oracle: bool = False
     """Whether the true dynamics choose, not the models."""
     imagined: int | None = None
@@ -70,6 +76,8 @@ class ScheduleConfig:
     """Of the test."""
     seed: int = 0
     """Of the test's episodes."""
+    learning_seed: int | None = None
+    """Of learning the policy; None for the seed of the run."""
 
 
 def learned_policy(
@@ -81,24 +89,26 @@ def learned_policy(
 ) -> QPolicy:
     """The policy under its own chosen schedule, learned in imagination.
 
-    One that the folder holds is taken where it is of the same models, experience, candidates and practice; one of
-    others is learned anew.
+    A policy in the folder is reused if it has the same models, experience, candidates, imagined episodes and seed;
+    otherwise one is learned.
     """
     folder = run.folder / "schedule"
     candidates = _candidates(run, config)
+    seed = run.seed if config.learning_seed is None else config.learning_seed
     same = {
         "numbers": digest(*run.models, run.data),
         "candidates": list(candidates),
         "imagined": config.imagined,
+        "learning_seed": seed,
     }
     if (folder / "policy.json").exists():
-        before = describe_policy(folder)
+        before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
         if {name: before.get(name) for name in same} == same:
             return load_policy(folder, run.models[0] if run.latent else None)
     said("Learning a policy in imagination under the schedule that it chooses; this takes some minutes.")
     # Under a name of its own, so that an interrupted practice goes on, whatever else was learned here before.
     practice = folder / f"practice-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
-    schedule = optimize_schedule(run.models, None, run.env, taus=candidates, data=run.data)
+    schedule = optimize_schedule(run.models, None, run.env, taus=candidates, tolerance=0, data=run.data)
     options: dict[str, Any] = {}
     if run.name in SETTINGS:
         options["reward_scale"] = SETTINGS[run.name].reward_scale
@@ -108,6 +118,7 @@ def learned_policy(
         data=run.data,
         schedule=schedule,
         episodes=config.imagined,
+        seed=seed,
         latent=run.latent,
         folder=practice,
         callback=callback,
@@ -127,9 +138,12 @@ def _candidates(run: LoadedRun, config: ScheduleConfig) -> tuple[float, ...]:
 
 
 def as_before(config: ScheduleConfig, folder: Path) -> ScheduleConfig:
-    """With the candidates, practice and revisits of a run of `kairode run`, where the wish does not say others."""
+    """With the candidates, tolerance, practice and revisits of the run, where the wish does not say others."""
     path = folder / "config.json"
     about = json.loads(path.read_text()) if path.exists() else {}
+    if config.tolerance is None:
+        usual = TOLERANCES.get(about.get("env", ""), TOLERANCE)
+        config = dataclasses.replace(config, tolerance=about.get("tolerance", usual))
     if not about.get("visits"):
         return config
     same = not (config.taus or config.continuous)
@@ -144,7 +158,7 @@ def as_before(config: ScheduleConfig, folder: Path) -> ScheduleConfig:
 def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
     """Refuse what cannot be before anything is learned."""
     ends = check_candidates(config.taus or None, spec, config.continuous)
-    check_limits(spec, ends[-1], quantile=config.quantile)
+    check_limits(spec, ends[-1], quantile=config.quantile, tolerance=config.tolerance or 0.0)
     for price in config.prices:
         check_limits(spec, ends[-1], price=price)
     for budget in config.budgets:
@@ -155,36 +169,39 @@ def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
         )
     if not (config.prices or config.budgets):
         raise KairodeError("give at least one price (0 for none) or budget.")
-    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("revisits", 0)):
+    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("revisits", 0), ("learning_seed", 0)):
         value = getattr(config, name)
         if value is not None and not (isinstance(value, int) and least <= value < 2**30):
-            raise KairodeError(f"--{name} must be a whole number of at least {least}, got {value}.")
+            raise KairodeError(f"--{name.replace('_', '-')} must be a whole number of at least {least}, got {value}.")
 
 
-def choose_schedules(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[str, Schedule]:
-    """A schedule for each price and each budget."""
+def choose_schedules(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> list[tuple[dict[str, Any], Schedule]]:
+    """A schedule for each price and each budget, and what it is."""
     chooser: Any = run.env if config.oracle else run.models
     common: dict[str, Any] = {
         "taus": config.taus or None,
         "continuous": config.continuous,
         "quantile": config.quantile,
+        "tolerance": TOLERANCE if config.tolerance is None else config.tolerance,
         "data": None if config.oracle else run.data,
     }
     tried = None
     if any(config.prices):
         free = optimize_schedule(chooser, policy, run.env, **common)
         tried = sweep_penalties(free, policy, trial_env(chooser, run.env, common["data"]))
-    made: dict[str, Schedule] = {}
-    for price in config.prices:
-        made[f"price {_short(price)}"] = optimize_schedule(chooser, policy, run.env, price=price, tried=tried, **common)
-    for budget in config.budgets:
-        made[f"budget {budget}"] = optimize_schedule(chooser, policy, run.env, budget=budget, **common)
-    return made
-
-
-def _short(number: float) -> str:
-    """A number as people write it, to all its digits."""
-    return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+    return [
+        *(
+            (
+                labels.chosen(price=price),
+                optimize_schedule(chooser, policy, run.env, price=price, tried=tried, **common),
+            )
+            for price in config.prices
+        ),
+        *(
+            (labels.chosen(budget=budget), optimize_schedule(chooser, policy, run.env, budget=budget, **common))
+            for budget in config.budgets
+        ),
+    ]
 
 
 def chosen_of(folder: Path) -> tuple[LoadedRun, QPolicy, Schedule]:
@@ -196,9 +213,11 @@ def chosen_of(folder: Path) -> tuple[LoadedRun, QPolicy, Schedule]:
     policy = load_policy(place, run.models[0] if run.latent else None)
     taus = tuple(describe_policy(place)["candidates"])
     made = place / "record.json"
-    count = json.loads(made.read_text())["config"].get("revisits") if made.exists() else 0
-    run = refit_at_visits(run, policy, taus, count or 0)
-    return run, policy, optimize_schedule(run.models, policy, run.env, taus=taus, data=run.data)
+    config = json.loads(made.read_text())["config"] if made.exists() else {}
+    tolerance = config.get("tolerance", 0.0)  # older records do not have it: all were chosen without
+    run = refit_at_visits(run, policy, taus, config.get("revisits") or 0, tolerance=tolerance)
+    common: dict[str, Any] = {"taus": taus, "tolerance": tolerance, "data": run.data}
+    return run, policy, optimize_schedule(run.models, policy, run.env, **common)
 
 
 def run_schedule(
@@ -223,7 +242,10 @@ def run_schedule(
     try:
         policy = learned_policy(run, config, callback=callback, said=said)
         tell_of: dict[str, Any] = {"fitting": fitting, "said": said, "ended": ended}
-        run = refit_at_visits(run, policy, _candidates(run, config), config.revisits or 0, **tell_of)
+        candidates = _candidates(run, config)
+        run = refit_at_visits(
+            run, policy, candidates, config.revisits or 0, tolerance=config.tolerance or 0.0, **tell_of
+        )
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
     said("Testing fixed intervals and the environment's own.")
@@ -231,9 +253,10 @@ def run_schedule(
     said("Trying what prices and budgets come to, in imagination." if any(config.prices) or config.budgets else "")
     histograms: dict[str, Any] = {}
     episodes: dict[str, Trajectory] = {}
-    for label, schedule in choose_schedules(run, policy, config).items():
+    for about, schedule in choose_schedules(run, policy, config):
+        label = labels.label(about)
         said(f"Testing {label}.")
-        rows[label] = chosen_row(run, policy, schedule, config)
+        rows[label] = about | chosen_row(run, policy, schedule, config)
         place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
         episodes[label] = collect(
             place, policy, episodes=config.episodes, seed=derive(config.seed, Purpose.TEST), schedule=schedule
@@ -248,10 +271,12 @@ def run_schedule(
 def _options(config: ScheduleConfig) -> list[str]:
     words: list[str] = []
     for name, value in dataclasses.asdict(config).items():
-        if value == getattr(ScheduleConfig(), name) or value == ():
+        if value == getattr(ScheduleConfig(tolerance=TOLERANCE), name) or value == ():
             continue
-        option = {"prices": "price", "budgets": "budget", "taus": "candidates"}.get(name, name)
-        values = [] if value is True else list(map(_short, value)) if isinstance(value, tuple) else [str(value)]
+        option = {"prices": "price", "budgets": "budget", "taus": "candidates"}.get(name, name.replace("_", "-"))
+        values = (
+            [] if value is True else list(map(labels.short_number, value)) if isinstance(value, tuple) else [str(value)]
+        )
         words += [f"--{option}", *values]
     return words
 
@@ -264,8 +289,11 @@ def fixed_rows(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[
     many = stack([policy] * len(taus))
     batch = TrainingBatch(run.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
     found = evaluate_policies(run.env, batch, many, derive(config.seed, Purpose.TEST), config.episodes)
-    labels = ["own" if not tau else f"every {tau:g}" for tau in taus]
-    return {label: _row(run, {name: x[i] for name, x in found.items()}) for i, label in enumerate(labels)}
+    what = [labels.fixed(tau) if tau else labels.own() for tau in taus]
+    return {
+        labels.label(about): about | _row(run, {name: x[i] for name, x in found.items()})
+        for i, about in enumerate(what)
+    }
 
 
 def chosen_row(run: LoadedRun, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:

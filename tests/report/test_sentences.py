@@ -1,0 +1,132 @@
+"""What a run says of its policy and its chosen times, on made-up records."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kairode
+from kairode.data.describe import spec_to_dict
+from kairode.report.runs import print_run
+from kairode.report.summary import no_better_said, number, schedule_sentence, summary_sentences
+from kairode.runs import labels
+
+ROOT = Path(__file__).parents[2]
+
+
+def policy_row(kind: dict[str, Any], mean: float, spread: float = 1.0) -> dict[str, Any]:
+    row = {"return": mean, "return_low": mean - spread, "return_high": mean + spread, "decisions": 40.0}
+    return {**kind, **row, "healthy": None, "episodes": 100}
+
+
+def made(mine: float, config: dict[str, Any] | None = None, env: str = "gridworld") -> dict[str, Any]:
+    """A run whose random actions return -140, and whose best constant policy -100."""
+    tests = [
+        policy_row({"kind": "imagination"}, mine),
+        policy_row(labels.constant("up"), -150.0),
+        policy_row(labels.constant("right"), -100.0),
+        policy_row({"kind": "random"}, -140.0),
+    ]
+    usual = {"env": env, "episodes": 1000, "rounds": 0, "fits": 3, "imagined": 400, "latent": False, "schedule": None}
+    figures = {
+        "spec": spec_to_dict(kairode.make("gridworld").task.spec),
+        "tests": {labels.label(one): one for one in tests},
+        "real_episodes": {"imagination": 1000},
+        "real_decisions": {"imagination": 9000},
+    }
+    return {"config": {**usual, "paper": False, **(config or {})}, "figures": figures}
+
+
+def test_a_policy_that_learned_something() -> None:
+    assert no_better_said(made(-30.0)) is None
+    assert summary_sentences(made(-30.0))[0].startswith("Learned from 1,000 real episodes")
+    assert no_better_said(made(-98.0)) is not None, "the intervals touch"
+    assert no_better_said(made(-97.9)) is None
+
+
+def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+    found = summary_sentences(made(-120.0))
+    assert found[0] == (
+        "The learned policy is no better than always right: return -120 (95 % -121 to -119), always right -100 "
+        "(-101 to -99). What to try next: more real episodes (--episodes 2000); Dyna rounds, in which the policy "
+        "collects and the models are refitted (--rounds 5); more imagined episodes (--imagined 800); more models "
+        "(--fits 5); the model's latent state for the policy, if the state is only partly observed (--latent)."
+    )
+    print_run(made(-120.0))
+    out = capsys.readouterr().out
+    assert out.startswith("The learned policy is no better than always right")
+    assert out.count("no better") == 1
+
+
+def test_what_to_try_is_what_is_left_to_try() -> None:
+    after = no_better_said(made(-120.0, {"rounds": 5, "fits": 5, "episodes": 20}))
+    assert after is not None
+    assert "--episodes 40" in after
+    assert "--rounds 10" in after
+    assert "--fits" not in after
+    assert "--latent" not in after
+    fixed = no_better_said(made(-120.0, {"schedule": 3.0}))
+    assert fixed is not None
+    assert "--rounds" not in fixed
+    large = made(-120.0, env="mine")
+    large["figures"]["tests"]["random"]["return"] = -1e6
+    assert "another reward scale (scaled rewards are of the size of 2e+04" in str(no_better_said(large))
+
+
+def row(kind: dict[str, Any], mean: float, visits: float, spread: float = 0.5) -> dict[str, Any]:
+    values = {"return": mean, "plain": mean, "low": mean - spread, "high": mean + spread, "visits": visits}
+    return {**kind, **values, "time": 40.0, "healthy": None}
+
+
+def chosen(mean: float, visits: float, price: float = 0.0) -> dict[str, Any]:
+    """Times chosen beside fixed intervals of 1 and 7 seconds: 40 decisions for -30.2, 8 for -30.4."""
+    fixed = {"every 1": row(labels.fixed(1.0), -30.2, 40.0), "every 7": row(labels.fixed(7.0), -30.4, 8.0)}
+    mine = row(labels.chosen(price=price), mean, visits)
+    return {"rows": {**fixed, labels.label(mine): mine}, "usual": fixed, "intervals": {labels.label(mine): {}}}
+
+
+def test_what_chosen_times_gain() -> None:
+    spec = kairode.make("gridworld").task.spec
+    assert schedule_sentence(chosen(-30.6, 40.0), spec) == (
+        "Choosing decision times gained nothing here: 40 decisions in 40 seconds, return accrued every second -30.6 "
+        "(every second -30.2 with 40 decisions)."
+    )
+    assert schedule_sentence(chosen(-30.3, 9.0, 0.5), spec) == (
+        "Model-chosen decision times: 9 decisions at a price of 0.5 each in 40 seconds, return accrued every second "
+        "-30.3 (every second -30.2 with 40 decisions; best fixed interval with as few decisions -30.4, every 7 "
+        "seconds). Gained: 31 fewer decisions at the return of the best fixed interval."
+    )
+    assert schedule_sentence(chosen(-20.0, 40.0), spec).endswith("Gained: more return than at any fixed interval.")
+    assert schedule_sentence(chosen(-33.0, 6.0), spec).startswith("Choosing decision times gained nothing here")
+
+
+def test_the_published_run_says_what_it_did() -> None:
+    """Its rows have labels alone: they are read as data."""
+    old = json.loads((ROOT / "results" / "run-hiv.json").read_text())
+    new = labels.upgraded(old)
+    assert labels.upgraded(copy.deepcopy(new)) == new
+    assert summary_sentences(new)[-1] == (
+        "Model-chosen visit times (models of 50 real episodes): 218 visits in 1000 days, daily-accrued return 8.35e9 "
+        "(every day 8.15e9 with 1000 visits; best fixed interval with as few visits 3.90e9, every 5 days). Gained: 782 "
+        "fewer visits at the return of the best fixed interval and more return than at any fixed interval with as few "
+        "visits."
+    )
+
+
+@pytest.mark.parametrize("path", ["run-hiv", "schedule-hiv", "schedule-acrobot", "schedule-acrobot-oracle"])
+def test_older_rows_are_completed(path: str) -> None:
+    old = json.loads((ROOT / "results" / f"{path}.json").read_text())
+    new = labels.upgraded(old)["figures"]
+    tables = [new.get("tests", {})]
+    for part in (new, new.get("visits", {})):
+        tables += [part.get("rows", {}), part.get("usual", {})]
+    assert sum(map(len, tables)) > 8
+    for table in tables:
+        assert [labels.label(one) for one in table.values()] == list(table)
+    assert new.get("rows", new.get("visits", {}).get("rows"))["own"]["kind"] == "own"
+
+
+def test_numbers() -> None:
+    assert [number(x) for x in (8.353e9, -30.64, 0.0, 12345.6, 1.5e12)] == ["8.35e9", "-30.6", "0", "12346", "1.50e12"]
