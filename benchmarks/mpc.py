@@ -221,7 +221,6 @@ def torch_plan(case: str) -> Callable[..., Any]:
     p, task = torch_parts(case), kairode.make(case).task
     robot, gamma, frame = task.robot, task.spec.discount, task.time_scale
 
-    @torch.no_grad()
     def plan(seen: Any, z: Any, noise: Any) -> Any:
         obs, z = seen.expand(PLAN.sequences, -1), z.expand(PLAN.sequences, -1)
         earned = torch.zeros(PLAN.sequences, device=p["device"])
@@ -248,7 +247,8 @@ def torch_plan(case: str) -> Callable[..., Any]:
         worth = earned + torch.where(alive, discount * tail, 0.0)
         return first[worth.topk(PLAN.best).indices].mean(0)
 
-    return plan
+    without_gradients: Callable[..., Any] = torch.no_grad()(plan)
+    return without_gradients
 
 
 def torch_calls(case: str) -> dict[str, Callable[[], None]]:

@@ -15,11 +15,12 @@ import kairode  # noqa: E402, F401, I001  sets what JAX needs before it starts
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
-from kairode._xla import make_room  # noqa: E402
+from kairode._xla import allow_clearing, make_room  # noqa: E402
 
 # The tower: a whole number is a fine float.
 jaxtyping.install_import_hook("kairode", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+allow_clearing()
 
 
 @pytest.fixture(autouse=True)

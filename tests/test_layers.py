@@ -23,6 +23,7 @@ LAYERS = [
 ]
 GROUND = {
     "_gymnasium",
+    "_process",
     "_version",
     "_xla",
     "callbacks",

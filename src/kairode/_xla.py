@@ -20,7 +20,8 @@ from pathlib import Path
 
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 MOST_MAPS = 20_000
-"""Of Linux's 65,530 for a process: what compiled programs may take before they are forgotten."""
+"""Of Linux's 65,530 for a process: what compiled programs may take before they are cleared."""
+_allowed = False
 
 
 def avoid_wrong_sums() -> None:
@@ -39,9 +40,18 @@ def avoid_wrong_sums() -> None:
         )
 
 
+def allow_clearing() -> None:
+    """Let `make_room` clear JAX's caches in this process: for commands and tests, which own theirs."""
+    global _allowed
+    _allowed = True
+
+
 def make_room(most: int = MOST_MAPS) -> None:
-    """Forget all compiled programs where the memory map is filling; those still needed are compiled again."""
-    if memory_maps() > most:
+    """Clear all compiled programs where the memory map is filling; those still needed are compiled again.
+
+    Does nothing unless `allow_clearing` was called: JAX's caches belong to the whole process, not to a library.
+    """
+    if _allowed and memory_maps() > most:
         import jax
 
         jax.clear_caches()

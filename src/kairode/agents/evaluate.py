@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from kairode._xla import make_room
 from kairode.agents.q_policy import QPolicy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
@@ -143,7 +142,6 @@ def evaluate(
         raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
     if isinstance(policy, QPolicy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
-    make_room()
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
     if not accrue:

@@ -48,6 +48,9 @@ from kairode.training.loop import FitProgress, interrupts, train
 from kairode.training.model_files import as_saved
 from kairode.trees import alone, one, stack
 
+IMAGINATION = "learning in imagination"
+"""The stage in which a policy is learned in the models."""
+
 
 @dataclasses.dataclass(frozen=True)
 class DynaConfig:
@@ -250,6 +253,7 @@ def run_dyna(
             if asked():
                 raise Stopped(f"interrupted after round {number}; the same command goes on from there: {command}")
     assert state is not None
+    watch.stage("evaluating on 100 episodes")
     return write_down(test=evaluate(env, dyna_policy(config, env, state), episodes=100).figures())
 
 
@@ -288,24 +292,28 @@ def dyna_round(
 ) -> tuple[DynaState, DynaRound]:
     """Collect (at random before the first round), refit, learn on, and look how good the policy is."""
     spec = env.task.spec
+    watch.stage("collecting", None)
     if before is None:
         new = data = collect(env, episodes=config.first, seed=derive(config.seed, Purpose.DYNA_EPISODES))
     else:
         policy = QPolicy(before.network, IdentityEncoder(), spec, config.explore)
         new = collect(env, policy, episodes=config.each, seed=derive(config.seed, Purpose.DYNA_EPISODES, number))
         data = join([before.data, new])
+    watch.stage("fitting", config.iterations if before is None else config.iterations // 2)
     models, error = refit_ensemble(config, data, None if before is None else before.models, number, watch.fitting)
     train_state, batch = _room(config, env, data, models, None if before is None else before.network, number)
+    watch.stage(IMAGINATION, config.imagined)
     done = train_agents(
         [batch],
         config.dqn,
         config.imagined,
         [0],
         initial_state=train_state,
-        callback=lambda told: watch.practice("learning in imagination", told),
+        callback=lambda told: watch.practice(IMAGINATION, told),
     )
     network = jax.tree.map(lambda x: x[0], done.last)
     policy = QPolicy(network, IdentityEncoder(), spec, config.dqn.epsilon_last)
+    watch.stage("evaluating on 20 episodes")
     tested = evaluate(env, policy, episodes=20, seed=derive(config.seed, Purpose.DYNA_EPISODES, number))
     found = DynaRound(number, len(data), data.decisions, error, float(_returns(env, new).mean()), tested)
     return DynaState(number, data, models, network), found

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode._xla import make_room
+from kairode.callbacks import Callback, Progress
 from kairode.config.options import FitOptions, WeightOptions
 from kairode.config.presets import FitPreset, changed, preset
 from kairode.data import Trajectory, collect, read
@@ -152,8 +152,9 @@ def run_fit(
     config: FitConfig,
     folder: Path,
     *,
-    callback: Callable[[FitProgress], None] = lambda report: None,
+    fit_callback: Callable[[FitProgress], None] = lambda report: None,
     collected: Callable[[int], None] | None = None,
+    callback: Callback = lambda event: None,
 ) -> tuple[FitResult, Experience, dict[str, Any]]:
     """Do what the config says in a folder of its own, or go on with what is there."""
     check_target(folder / "config.json")
@@ -162,6 +163,7 @@ def run_fit(
     data = experience(config, collected)
     save_json(folder / "config.json", dataclasses.asdict(config))
     begun = time.perf_counter()
+    callback(Progress("fitting", 0, config.preset.settings.iterations, {}, 0.0))
     try:
         fitted = train(
             new_models(config, data.train),
@@ -170,7 +172,7 @@ def run_fit(
             data.valid,
             seeds=seed_numbers(config),
             folder=folder,
-            callback=callback,
+            callback=fit_callback,
         )
     except Stopped as stopped:
         raise Stopped(f"{stopped} The same command goes on from there: {command(config, folder)}") from None
@@ -179,7 +181,7 @@ def run_fit(
     path = folder / "record.json"
     if path.exists():  # done before: the record of that stands
         return fitted, data, json.loads(path.read_text())
-    figures = summary(config, fitted, data.test)
+    figures = summary(config, fitted, data.test, callback)
     here = time.perf_counter() - started - fitting
     made = record("fit", config, figures, command=command(config, folder), seconds=here + fitted.seconds)
     save_json(folder / "record.json", made)
@@ -224,9 +226,13 @@ def _first_difference(before: Any, now: Any, at: str = "") -> str:
     return f"{at}: {before} there, {now} here"
 
 
-def summary(config: FitConfig, fitted: FitResult, test: Trajectory) -> dict[str, Any]:
+def summary(
+    config: FitConfig, fitted: FitResult, test: Trajectory, callback: Callback = lambda event: None
+) -> dict[str, Any]:
     """The figures: test errors of every seed, by dimension and by time ahead, and the check of the solver."""
+    callback(Progress(f"evaluating on {len(test):,} test episodes", 0, None, {}, 0.0))
     judged = [evaluate_model(model, test) for model in fitted.models]
+    callback(Progress("checking the solver", 0, None, {}, 0.0))
     checks = [check_solver(model, test) for model in fitted.models]
     errors = [j.error for j in judged]
     names = [v.name for v in test.spec.observations]
@@ -328,7 +334,6 @@ def fit(
             if name not in terms:
                 raise unknown("weight", name, terms, where="of kairode.fit")
         options["weights"] = WeightOptions(**options["weights"])
-    make_room()
     chosen = changed(preset(data.spec.name), FitOptions(**options))
     if len(data) < 2 and valid is None:
         raise KairodeError("one episode cannot be split: give validation episodes too.")

@@ -9,7 +9,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from kairode._xla import make_room
 from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
@@ -151,7 +150,6 @@ def learn_with_curve(
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
     env = make(env) if isinstance(env, str) else env
     task = _checked_task(env, data)
-    make_room()
     chosen, settings = _chosen(task.spec.name, options)
     timing = as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())

@@ -1,23 +1,19 @@
-"""The command. Each subcommand is a function; what it needs is imported when it runs."""
+"""The command. Each subcommand is a function that imports what it needs when it runs: nothing here may import JAX."""
 
 import contextlib
 import functools
-import hashlib
 import io
-import logging
 import os
-import platform
 import re
 import shutil
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import tyro
 
+from kairode._process import prepare
 from kairode._version import __version__
 from kairode.cli.bench import bench
 from kairode.cli.data import collect, envs
@@ -64,7 +60,7 @@ def overview() -> str:
 
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
-    _compile_once()
+    prepare()
     if sys.argv[1:2] == ["--version"]:
         print(f"kairode {__version__}")
         return
@@ -123,21 +119,3 @@ def plain_help(text: str) -> str:
     )
     text = re.sub(r"\{None\}\|(\S+)", lambda found: found[1] + " " * len("{None}|"), text)
     return re.sub(r"\(default:(\s+(?:│\n│\s+)?)(None)?\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), text)
-
-
-def _compile_once() -> None:
-    """Keep what JAX compiled in the user's cache folder, apart for each kind of processor."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    with contextlib.suppress(OSError):
-        flags = platform.machine()
-        if (info := Path("/proc/cpuinfo")).exists():
-            flags += next((line for line in info.read_text().splitlines() if line.startswith("flags")), "")
-        kind = hashlib.sha256(flags.encode()).hexdigest()[:12]
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / "kairode" / f"jax-{kind}"))
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-        # A cache that cannot be written to is none; the work goes on.
-        warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
-        # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.
-        if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # what JAX sets for itself and its children
-            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

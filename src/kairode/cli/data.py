@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from kairode.cli.common import Environment, Quiet, fields_of, progress
+from kairode.cli.common import Environment, Quiet, fields_of
 
 
 def envs(name: Positional[str | None] = None) -> None:
@@ -50,12 +50,17 @@ def collect(
     """
     import kairode
     from kairode.files import check_target
+    from kairode.report.progress import counter, display
 
     environment = kairode.make(env, setting=setting, **fields_of(set))
     check_target(out)
-    with progress(f"collecting {env}", episodes, quiet) as advance:
+    with display(quiet) as show:
         trajectory = kairode.collect(
-            environment, episodes=episodes, seed=seed, schedule=schedule or None, progress=advance
+            environment,
+            episodes=episodes,
+            seed=seed,
+            schedule=schedule or None,
+            progress=counter(f"collecting {env}", episodes, show),
         )
     kairode.write(out, trajectory)
     if not quiet:

@@ -48,9 +48,12 @@ def fit(
         quiet: no progress bar, no table.
     """
     from kairode.algorithms.fit import is_file, make_fit_config, run_fit
+    from kairode.callbacks import Progress
     from kairode.config.presets import changed, preset
+    from kairode.report.events import COLLECTING, fit_events
+    from kairode.report.events import tensorboard as written_for
     from kairode.report.fits import draw_predictions, print_fit
-    from kairode.report.progress import watching
+    from kairode.report.progress import counter, display
 
     if is_file(source) and not (options.episodes is options.valid is options.test is None):
         raise KairodeError(f"--episodes, --valid and --test say what to collect, and {source} is a file.")
@@ -65,10 +68,18 @@ def fit(
         fields=fields_of(set),
     )
     folder = out or Path("runs") / f"fit-{Path(source).stem}-{model}-seed{seed}{f'-{seeds}' if seeds > 1 else ''}"
-    with watching(f"{model} on {Path(source).stem}", folder if tensorboard else None, quiet) as (callback, collected):
-        fitted, data, made = run_fit(config, folder, callback=callback, collected=collected)
-    picture = folder / "predictions.svg"
-    draw_predictions(config, fitted.models[0], data.test, picture)
+    chosen, picture = config.preset, folder / "predictions.svg"
+    count = None if config.is_file else sum((chosen.episodes, chosen.valid, chosen.test))
+    with written_for(folder if tensorboard else None) as board, display(quiet) as show:
+        fitted, data, made = run_fit(
+            config,
+            folder,
+            fit_callback=fit_events(show, board),
+            collected=counter(COLLECTING, count, show),
+            callback=show,
+        )
+        show(Progress("drawing predicted and true courses", 0, None, {}, 0.0))
+        draw_predictions(config, fitted.models[0], data.test, picture)
     if not quiet:
         print_fit(made, data.test.spec)
         print(f"Models, curves and record: {folder}. Predicted and true courses: {picture}.")

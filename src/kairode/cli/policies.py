@@ -42,15 +42,9 @@ def rounds(
         set: fields of the environment, such as horizon=500.
         quiet: no lines, no closing sentence.
     """
-    from kairode.algorithms.dyna import DynaConfig, DynaRound, dyna_dqn, run_dyna
-
-    def callback(found: DynaRound) -> None:
-        if not quiet:
-            print(
-                f"round {found.number}: {found.real_episodes} real episodes; model error {found.model_error:.3g}; "
-                f"{found.tested}",
-                flush=True,
-            )
+    from kairode.algorithms.dyna import DynaConfig, dyna_dqn, run_dyna
+    from kairode.report.events import run_watch
+    from kairode.report.progress import display
 
     config = DynaConfig(
         env=env,
@@ -66,7 +60,17 @@ def rounds(
     folder = out or Path("runs") / f"rounds-{env}-seed{seed}"
     if not quiet:
         print(f"{rounds} rounds in {folder}; each collects, refits and learns on, for a minute or two.", flush=True)
-    made = run_dyna(config, folder, callback)
+    with display(quiet) as show:
+        watch = run_watch(show)
+        made = run_dyna(
+            config,
+            folder,
+            lambda found: watch.said(
+                f"round {found.number}: {found.real_episodes} real episodes; model error {found.model_error:.3g}; "
+                f"{found.tested}"
+            ),
+            watch,
+        )
     if not quiet:
         test = made["figures"]["test"]
         print(
@@ -173,10 +177,11 @@ def schedule(
         quiet: no progress bar, no table.
     """
     from kairode.report.course import draw_course
-    from kairode.report.progress import bars_with_figures, watching, watching_practice
+    from kairode.report.events import run_watch
+    from kairode.report.progress import display
     from kairode.report.schedule import draw_schedule, print_schedule
     from kairode.runs.course import course
-    from kairode.runs.schedule import ScheduleConfig, run_schedule
+    from kairode.runs.schedule import PRACTICE, ScheduleConfig, run_schedule
 
     config = ScheduleConfig(
         prices=tuple(dict.fromkeys(price)) or (() if budget else (0.0,)),
@@ -194,24 +199,23 @@ def schedule(
     )
     still = quiet or json
     run = _folder_of(run, config, still)
-    with (
-        bars_with_figures(still) as bars,
-        watching_practice(still, bars) as callback,
-        watching("refitting", None, still, bars, begun=False) as (fitting, _),
-    ):
+    folder = run / "schedule"
+    with display(still) as show:
+        watch = run_watch(show)
         made, source, found = run_schedule(
             run,
             config,
-            callback=lambda report: callback("learning when to look again", report),
-            said=lambda text: print(text, flush=True) if text and not still else None,
-            fitting=fitting,
+            callback=lambda report: watch.practice(PRACTICE, report),
+            said=watch.stage,
+            ended=watch.said,
+            fitting=watch.fitting,
         )
-    spec = source.env.task.spec
-    folder = run / "schedule"
-    draw_schedule(made, spec, folder / "schedule.svg")
-    title = f"One episode of '{spec.name}' at chosen times ({list(made['figures']['intervals'])[-1]})"
-    last = list(found.values())[-1][0]
-    draw_course(course(source.env, last, source.models[0]), folder / "patient.svg", title)
+        watch.stage("drawing return against visits")
+        spec = source.env.task.spec
+        draw_schedule(made, spec, folder / "schedule.svg")
+        title = f"One episode of '{spec.name}' at chosen times ({list(made['figures']['intervals'])[-1]})"
+        last = list(found.values())[-1][0]
+        draw_course(course(source.env, last, source.models[0]), folder / "patient.svg", title)
     if json:
         print_json(made["figures"])
     elif not quiet:

@@ -1,20 +1,12 @@
 """`kairode reproduce`: the paper's tables and figures."""
 
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tyro.conf import Positional
 
-from kairode.cli.common import Quiet, print_json
+from kairode.cli.common import Quiet
 from kairode.errors import KairodeError
-from kairode.files import atomic_write
-from kairode.paper.work import WorkItem
-
-LONG = 600.0
-"""Seconds of work about which one is told before it begins."""
 
 
 def reproduce(
@@ -73,6 +65,7 @@ def reproduce(
         json: print figures as JSON, nothing else.
         quiet: no progress bar.
     """
+    from kairode.cli.pending import carried_out, listed, since_when
     from kairode.cli.show_result import View, show
     from kairode.models.zoo import check_model
     from kairode.paper.budget import Scope
@@ -88,69 +81,21 @@ def reproduce(
     if results is not None and not results.is_dir():
         raise KairodeError(f"there is no folder {results} of records: make it first, or leave out --results.")
     scope = Scope.at(results, runs, seeds, budget)
-    since, fresh = _since(scope.runs / "reproduce" / f"{what}.again") if again and not dry_run else ("", False)
+    since, fresh = since_when(scope.runs / "reproduce" / f"{what}.again") if again and not dry_run else ("", False)
     chosen = tuple(map(check_model, models))
     units = plan(what, scope, rows=rows, models=chosen, only=studies, since=since)
     view = View(scope, rows, chosen, out, dry_run, json)
     if dry_run:
-        _listed(units, workers, json)
+        listed(units, workers, json)
         return None if json else show(what, view, units)
     if fresh:
         for work in units:
             if work.words and not work.done:
                 work.forget()
-    failed = _carried_out(units, scope, engine, address, workers, quiet or json)
+    failed = carried_out(units, scope, engine, address, workers, quiet or json)
     if again:
         (scope.runs / "reproduce" / f"{what}.again").unlink(missing_ok=True)
     show(what, view, units, patient=bool(failed))
     if failed:
         raise KairodeError(failed)
     return None
-
-
-def _since(path: Path) -> tuple[str, bool]:
-    """The moment from which records count, and whether it is now: an interrupted `--again` goes on with its own."""
-    if path.exists():
-        return path.read_text().strip(), False
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with atomic_write(path) as part:
-        part.write_text(now)
-    return now, True
-
-
-def _listed(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
-    """The dry run."""
-    from kairode.paper.engines import LocalEngine
-    from kairode.report.plan import plan_figures, print_plan
-
-    print_json(plan_figures(units)) if json else print_plan(units, LocalEngine(workers).workers)
-
-
-def _carried_out(
-    units: Sequence[WorkItem], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
-) -> str:
-    """Run what is not done; what failed, in a sentence."""
-    from kairode.paper.engines import LocalEngine, run_work
-    from kairode.paper.ray_engine import RayEngine
-    from kairode.paper.run_work import gather_table1
-    from kairode.report.plan import left_in_words, time_left, watching_work
-
-    left = [work for work in units if work.words and not work.done]
-    if not left:
-        gather_table1(units, scope)
-        return ""
-    where = RayEngine(address, workers) if engine == "ray" else LocalEngine(workers)
-    if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
-        beside = (
-            "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
-        )
-        print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
-    with watching_work(units, quiet) as callback:
-        tally = run_work(units, where, callback)
-    gather_table1(units, scope)
-    if not quiet:
-        print(tally, file=sys.stderr)
-    if not tally.failed:
-        return ""
-    names = ", ".join(work.name for work in tally.failed)
-    return f"{len(tally.failed)} failed ({names}); the first one's words are in {tally.failed[0].log}."

@@ -89,7 +89,8 @@ def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: 
     """Collect, fit, learn in imagination, test, choose visits, write the page."""
     from kairode.config.run import usual
     from kairode.models.zoo import check_model
-    from kairode.report.progress import watching_run
+    from kairode.report.events import run_watch
+    from kairode.report.progress import display
     from kairode.report.run_page import write_run_page
     from kairode.report.runs import print_run
     from kairode.runs.pipeline import run_pipeline
@@ -106,9 +107,11 @@ def _run_named(env: str, model: str, paper: bool, options: dict[str, Any], out: 
     kind = f"{'-sees-z' * latent}{f'-every{schedule:g}' if schedule else ''}"
     kind += "-paper" * (config.setting == "paper")
     folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}"
-    with watching_run(quiet) as watch:
+    with display(quiet) as show:
+        watch = run_watch(show)
         made = run_pipeline(config, folder, watch)
-    page = write_run_page(folder)
+        watch.stage("writing the page")
+        page = write_run_page(folder)
     if not quiet:
         print_run(made)
         print(f"The page of this run: {page}")
@@ -119,9 +122,12 @@ def _run_steered(
 ) -> None:
     """Take turns between fitting and planning, test, film."""
     from kairode.algorithms.mpc import run_mpc
+    from kairode.callbacks import Progress
     from kairode.config.mpc import with_options
+    from kairode.report.events import control_events
     from kairode.report.figures import save_figure
-    from kairode.report.mpc import mpc_learning_figure, print_control, watching_mpc
+    from kairode.report.mpc import mpc_learning_figure, print_control
+    from kairode.report.progress import display
     from kairode.report.run_page import write_run_page
     from kairode.report.video import save_video
     from kairode.runs.mpc import load_policies
@@ -131,11 +137,12 @@ def _run_steered(
     kind += "-paper" if config.setting == "paper" else "-places" * (not config.changes)
     many = f"-{config.seeds}" * (config.seeds > 1)
     folder = out or Path("runs") / f"{env}-{model}{kind}-seed{config.seed}{many}"
-    with watching_mpc(f"{env}, {model}", quiet) as callback:
-        made = run_mpc(config, folder, callback)
-    save_figure(mpc_learning_figure({f"{env}, {model}": made}), folder / "learning.svg")
-    page = write_run_page(folder)
-    shown = save_video(environment, load_policies(folder), made, folder / "film.gif")
+    with display(quiet) as show:
+        made = run_mpc(config, folder, control_events(f"{env}, {model}", show))
+        show(Progress("drawing the learning curve and a film", 0, None, {}, 0.0))
+        save_figure(mpc_learning_figure({f"{env}, {model}": made}), folder / "learning.svg")
+        page = write_run_page(folder)
+        shown = save_video(environment, load_policies(folder), made, folder / "film.gif")
     if not quiet:
         print_control(made, environment.task.spec)
         print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")

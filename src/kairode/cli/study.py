@@ -36,15 +36,18 @@ def study(
     """
     from kairode.paper.budget import Scope
     from kairode.paper.run_work import run_work_item
-    from kairode.report.mpc import watching_mpc
-    from kairode.report.progress import watching_practice
+    from kairode.report.events import control_events, practice_events
+    from kairode.report.progress import display
 
     scope = Scope.at(results, runs, seeds, budget)
-    if name.startswith("control/"):
-        with watching_mpc(name, quiet) as control:
-            work = run_work_item(name, scope, replace=replace, control=control)
-    else:
-        with watching_practice(quiet) as callback:
-            work = run_work_item(name, scope, replace=replace, practice=lambda report: callback(name, report))
+    with display(quiet) as show:
+        callback = practice_events(show)
+        work = run_work_item(
+            name,
+            scope,
+            replace=replace,
+            practice=lambda report: callback(name, report),
+            control=control_events(name, show),
+        )
     if not quiet:
         print(f"Run: {work.folder}. Record: {work.record}.")

@@ -1,28 +1,52 @@
-"""The first words of a process that does a piece of work: it keeps to its cores and ends with whoever started it.
+"""The process that does a piece of work: it holds the work's lock for as long as it lives.
 
-Run by its path, before anything of ours is imported: `python child.py PARENT CORES PROGRAM WORDS..`. Where a worker is
-killed, what it started would run on as an orphan beside whoever does the work anew; so the system is asked to end it
-softly then, which lets it save where it is.
+Run by its path, before anything of ours is imported: `python child.py PARENT CORES LOCK LOG PROGRAM WORDS..`. It says
+on its output whether it has the lock, waits for a line that lets it go on, and becomes the program, whose output is the
+log. Where a worker is killed, what it started would run on as an orphan beside whoever does the work anew; so Linux is
+asked to end it softly then, which lets it save where it is.
 """
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 
+import filelock
+
 PR_SET_PDEATHSIG = 1
+HELD, BUSY, GO = b"held\n", b"busy\n", b"go\n"
 
 
 def run_child() -> None:
-    """Ask for that signal, take the cores, become the program."""
-    parent, cores, *words = sys.argv[1:]
+    """Follow the parent, take the cores and the lock, become the program."""
+    parent, cores, lock, log, *words = sys.argv[1:]
+    follow(int(parent))
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
+    file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    if not filelock.lock_descriptor(file, blocking=False):
+        os.write(1, BUSY)
+        sys.exit(1)
+    os.write(1, HELD)
+    if os.read(0, len(GO)) != GO:  # the parent has ended, or the work was done meanwhile
+        sys.exit(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    if os.name == "nt":  # which cannot become another program: stay, and hold the lock until that has ended
+        sys.exit(subprocess.call(words))
+    os.set_inheritable(file, True)
+    os.execv(words[0], words)
+
+
+def follow(parent: int) -> None:
+    """End softly when the parent does, on Linux; at once if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if cores:
-            os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
-    if os.getppid() != int(parent):  # it ended before it could be told apart from any other
+    if os.name != "nt" and os.getppid() != parent:
         sys.exit(1)
-    os.execv(words[0], words)
 
 
 if __name__ == "__main__":

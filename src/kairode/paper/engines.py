@@ -121,26 +121,41 @@ def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[Wo
 
 def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
     """Start the process of a piece of work, on these cores; unless it is done, or another process is at it."""
-    with held(work.lock) as lock:
+    with held(work.lock) as lock:  # a quick look: the process itself takes the lock for as long as it lives
         if lock is None:
             return "busy"
         if work.done:
             return "done"
-        work.folder.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}  # workers of Ray would have XLA say more
-        if not work.wide:
-            environment.setdefault("JAX_PLATFORMS", "cpu")
-        first = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), ",".join(map(str, where))]
-        with open(work.log, "ab") as log:
-            return subprocess.Popen(
-                [*first, sys.executable, *work.words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-                pass_fds=(lock,),  # whoever does the work holds the lock, not whoever started it
-            )
+    work.folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}  # workers of Ray would have XLA say more
+    if not work.wide:
+        environment.setdefault("JAX_PLATFORMS", "cpu")
+    first = [sys.executable, "-P", child.__file__, str(os.getpid()), ",".join(map(str, where))]
+    process = subprocess.Popen(
+        [*first, str(work.lock), str(work.log), sys.executable, *work.words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    return _let_go(process, work)
+
+
+def _let_go(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
+    """Let a process that has the lock do the work, unless another has done it meanwhile."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin as go, process.stdout as said:
+        answer = said.readline()
+        going = answer == child.HELD and not work.done
+        if going:
+            go.write(child.GO)
+    if going:
+        return process
+    code = process.wait()
+    if answer in (child.HELD, child.BUSY):
+        return "done" if answer == child.HELD else "busy"
+    raise KairodeError(f"the process of '{work.name}' ended with code {code} before it began; its words are above.")
 
 
 def result(work: WorkItem, code: int) -> Outcome:

@@ -6,6 +6,7 @@ from its checkpoint; before anything runs, it is looked at once more whether it 
 """
 
 import contextlib
+import getpass
 import importlib
 import os
 import sys
@@ -51,7 +52,7 @@ def do(work: WorkItem, place: str) -> Outcome:
 @contextlib.contextmanager
 def a_core() -> Iterator[list[int]]:
     """One of this machine's cores that no other worker has taken; none where all are, or where none can be told."""
-    places = Path(tempfile.gettempdir()) / f"kairode-cores-{os.getuid()}"
+    places = Path(tempfile.gettempdir()) / f"kairode-cores-{getattr(os, 'getuid', getpass.getuser)()}"
     with contextlib.ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
             if stack.enter_context(held(places / str(core))) is not None:

@@ -2,12 +2,13 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from kairode.errors import KairodeError
 from kairode.runs.record import completed, plain
@@ -107,20 +108,21 @@ def _without_solver(part: Any) -> Any:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[int | None]:
-    """Hold a lock for a while: its descriptor, or None where another process holds it.
-
-    A child that inherits the descriptor holds the lock for as long as it lives, whatever becomes of its parent.
-    """
+def held(path: Path) -> Iterator[filelock.BaseFileLock | None]:
+    """Hold a lock for a while; None where another process holds it. `child.py` takes the same lock for good."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        except OSError as error:
-            raise KairodeError(
-                f"cannot lock {path}: {error.strerror}. Runs need a file system with locks; choose one with --runs."
-            ) from error
-        yield file.fileno()
+    # No replacement where the file system has no locks: one made of files outlives a process that is killed.
+    lock = filelock.FileLock(path, blocking=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        yield None
+        return
+    except OSError as error:
+        raise KairodeError(
+            f"cannot lock {path}: {error.strerror}. Runs need a file system with locks; choose one with --runs."
+        ) from error
+    try:
+        yield lock
+    finally:
+        lock.release()

@@ -1,8 +1,6 @@
 """Runs with controls: what they found, their learning curves, and the paper's figure of the three robots."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,47 +8,14 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.algorithms.mpc import MPCProgress
 from kairode.algorithms.mpc_agent import FREE
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
-from kairode.report.progress import bars_with_figures
 from kairode.report.table import Table, print_table
 from kairode.stats import mean
 
 LEAST = 5
 """Test episodes from which on a verdict is given."""
-PHASES = {
-    "random": "random decisions first",
-    "fitting": "fitting the model",
-    "acting": "",
-    "testing": "testing what was learned",
-}
-
-
-@contextlib.contextmanager
-def watching_mpc(what: str, quiet: bool) -> Iterator[Callable[[MPCProgress], None]]:
-    """A bar: decisions, the latest returns, the time of a plan, the rate; and the time left."""
-    with bars_with_figures(quiet) as bar:
-        task = bar.add_task(what, total=None, figures="")
-
-        def callback(report: MPCProgress) -> None:
-            parts = [PHASES[report.phase]]
-            if report.phase == "acting":
-                known = [value for value in report.returns if np.isfinite(value)]
-                parts += [f"return {mean(known):.4g}"] if known else []
-                parts += [f"{report.plan_ms:.3g} ms to decide", f"{report.rate:,.0f} decisions a second"]
-                errors = [error for error in report.model_error if error is not None]
-                parts += [f"model error {mean(errors):.3g}"] if errors else []
-            bar.update(
-                task,
-                total=report.wanted,
-                completed=report.decisions,
-                figures=", ".join(filter(None, parts)),
-                refresh=True,
-            )
-
-        yield callback
 
 
 def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -> Table:

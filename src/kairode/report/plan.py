@@ -3,16 +3,15 @@
 import contextlib
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column
-
+from kairode.callbacks import Progress
 from kairode.paper.work import WorkItem
+from kairode.report.progress import display
 from kairode.report.table import Table, print_table
+
+WORDS = {"begun": "started", "run": "finished", "done": "finished by another process"}
 
 
 def print_plan(units: Sequence[WorkItem], workers: int) -> None:
@@ -87,29 +86,24 @@ def plan_figures(units: Sequence[WorkItem]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def watching_work(units: Sequence[WorkItem], quiet: bool) -> Iterator[Callable[[WorkItem, str], None]]:
-    """One bar over all of them; without a terminal a line for each that ended."""
+    """One bar over all of them; without a terminal a line for each that began or ended."""
     total = sum(bool(work.words) and not work.done for work in units)
-    console = Console(stderr=True)
-    columns = (
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
-    )
     running: list[str] = []
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
+    done = 0
+    with display(quiet) as show:
+        show(Progress("running", 0, total, {}, 0.0))
 
         def callback(work: WorkItem, event: str) -> None:
+            nonlocal done
             if event == "begun":
                 running.append(work.name)
             else:
                 running.remove(work.name) if work.name in running else None
-                bar.advance(task)
-            if event == "failed" or not (event == "begun" or quiet or console.is_terminal):
-                said = f"{work.name}: {'is done' if event in ('run', 'done') else event}"
-                said += f", see {work.log}" if event == "failed" else ""
-                bar.console.print(said, highlight=False) if console.is_terminal else print(said, file=sys.stderr)
-            bar.update(task, description=", ".join(running))
+                done += 1
+            said = f"{work.name}: {WORDS.get(event, event)}"
+            said += f", see {work.log}" if event == "failed" else ""
+            show.say(said)
+            show.note(", ".join(running))
+            show(Progress("running", done, total, {}, 0.0))
 
         yield callback

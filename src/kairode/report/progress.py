@@ -1,152 +1,374 @@
-"""Watching work go on: bars with the numbers that matter, a sentence as a stage ends, TensorBoard if wanted."""
+"""Showing how far work is: a bar on a terminal, lines anywhere else, all on the error stream.
 
-import contextlib
+Both are callbacks, driven by `Progress` events alone. A stage begins with its first event, and ends when all its steps
+are done or another stage begins.
+"""
+
+import abc
+import dataclasses
 import math
 import statistics
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.progress import Task as RichTask
 from rich.table import Column
+from rich.text import Text
 
-from kairode.agents.train_loop import TrainProgress
-from kairode.errors import KairodeError
-from kairode.runs.watch import Watch
-from kairode.training.loop import FitProgress
+from kairode.callbacks import Callback, Progress
 
-SHOWN = ("state", "kl", "timer")
-
-
-def bars_with_figures(quiet: bool) -> Progress:
-    """Bars with a count, the time left and the numbers that matter; none without a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(finished_text=" "),  # also while JAX compiles, when nothing is counted
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
-    )
-    return Progress(*columns, console=console, disable=quiet or not console.is_terminal)
+PERIOD = 60.0
+"""Seconds between two lines within a stage."""
+FIRST = ("return", "real_return", "validation_return", "validation")
+"""Metrics that are shown before the others."""
+HIDDEN = ("total",)
+"""Metrics that are not shown."""
+HIDDEN_AT_ZERO = ("kl", "timer", "field", "skipped")
+"""Metrics that are not shown where they are 0: terms that are switched off, batches that were not skipped."""
+LONGEST_NAME = 30
+"""Characters of a stage's name in a bar; the rest is cut off."""
 
 
-@contextlib.contextmanager
-def watching(
-    what: str, board: Path | None, quiet: bool, bars: Progress | None = None, begun: bool = True
-) -> Iterator[tuple[Callable[[FitProgress], None], Callable[[int], None]]]:
-    """What the loop and the collection tell, shown as one line (among others, where there are bars already).
-
-    One that has not begun is shown from the first thing on that it is told.
-    """
-    if board is not None:
-        _board_class()
-    with (
-        contextlib.ExitStack() as stack,
-        bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar,
-    ):
-        task = bar.add_task(f"{what}: collecting", total=None, figures="", visible=begun)
-        validation: list[str] = []
-        first: list[FitProgress] = []
-        boards: list[Any] = []
-
-        def open_board() -> Any:
-            if not boards:
-                boards.append(stack.enter_context(contextlib.closing(_writer(board))))
-            return boards[0]
-
-        def callback(report: FitProgress) -> None:
-            first.append(report) if not first else None
-            if report.validation is not None:
-                validation[:] = [f"validation {_mean(report.validation):.4f}"]
-            figures = [f"{name} {_mean(report.terms[name]):.4g}" for name in SHOWN if any(report.terms[name])]
-            passed, done = report.seconds - first[0].seconds, report.iteration - first[0].iteration
-            rate = [f"{done / passed:.0f} a second"] if passed > 0 else []
-            skipped = [f"{sum(report.skipped)} batches skipped"] if any(report.skipped) else []
-            shown = ", ".join([*validation, *skipped, *figures, *rate])
-            bar.update(
-                task,
-                description=what,
-                total=report.iterations,
-                completed=report.iteration,
-                figures=shown,
-                visible=True,
-                refresh=True,
-            )
-            if board is not None:
-                _write(open_board(), report)
-
-        yield callback, lambda ended: bar.advance(task, ended)
+def display(quiet: bool = False, console: Console | None = None) -> "Display":
+    """A bar where the error stream is a terminal, lines where it is not, nothing if `quiet`."""
+    console = Console(stderr=True) if console is None else console
+    if quiet:
+        return Silent()
+    return Bars(console) if console.is_terminal else Lines(console)
 
 
-@contextlib.contextmanager
-def watching_practice(quiet: bool, bars: Progress | None = None) -> Iterator[Callable[[str, TrainProgress], None]]:
-    """A bar for each practice: episodes, the latest return, the last look."""
-    with bars_with_figures(quiet) if bars is None else contextlib.nullcontext(bars) as bar:
-        tasks: dict[str, Any] = {}
-        looks: dict[str, str] = {}
+@dataclasses.dataclass
+class Stage:
+    """A stage under way."""
 
-        def callback(what: str, report: TrainProgress) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=report.wanted, figures="")
-            if report.figures:
-                names = {"real": "on the real system", "score": "says the judge"}
-                said = [
-                    f"{statistics.fmean(report.figures[n]):.3g} {words}"
-                    for n, words in names.items()
-                    if n in report.figures
-                ]
-                looks[what] = ", ".join(said)
-            latest = f"return of practice {_mean(report.returns):.3g}" if any(report.episodes) else ""
-            shown = "; ".join(filter(None, (latest, looks.get(what, ""))))
-            bar.update(tasks[what], completed=min(report.episodes), figures=shown, refresh=True)
+    first: Progress
+    last: Progress
+    began: float
+    """By the display's clock."""
+    metrics: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
+    """The latest of each: not every event has all of them."""
+    note: str = ""
 
-        yield callback
+    def figures(self, seconds: float) -> list[str]:
+        """What there is to say of it, in the order in which it is cut off last."""
+        shown = [self.note] if self.note else []
+        for name in sorted(self.metrics, key=lambda name: name not in FIRST):
+            text = figure(name, self.metrics[name])
+            shown += [text] if text else []
+        steps = self.last.done - self.first.done
+        return [*shown, f"{rate(steps / seconds)} a second"] if steps > 0 and seconds > 0 else shown
 
 
-@contextlib.contextmanager
-def watching_run(quiet: bool) -> Iterator[Watch]:
-    """Bars for what goes on, and every stage's sentence as it ends; without a terminal the sentences alone."""
-    with (
-        bars_with_figures(quiet) as bars,
-        watching_practice(quiet, bars) as practice,
-        watching("fitting", None, quiet, bars) as (fitting, collecting),
-    ):
+class Display(abc.ABC):
+    """A callback that shows events, open as long as it is entered."""
 
-        def said(sentence: str) -> None:
-            if quiet:
-                return
-            if bars.console.is_terminal and sys.stdout.isatty():
-                bars.console.print(sentence, highlight=False, markup=False)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.stage: Stage | None = None
+        self.ended = ""
+        """The name of the last stage that ended."""
+        self.lock = threading.RLock()  # Lines also write from a thread of their own
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self.lock:
+            self._end(well=error is None)
+
+    def __call__(self, event: Progress) -> None:
+        """Show an event."""
+        with self.lock:
+            if event.message:
+                self.say(event.message)
+            stage = self.stage
+            if stage is None or stage.last.stage != event.stage or event.done < stage.last.done:
+                if stage is None and event.stage == self.ended and complete(event):
+                    return  # nothing new
+                self._end()
+                self.stage = Stage(event, event, self.clock(), dict(event.metrics))
+                self.begin(self.stage)
             else:
-                print(sentence, flush=True)
+                stage.last = event
+                stage.metrics |= event.metrics
+                self.move(stage)
+            if complete(event):
+                self._end()
 
-        yield Watch(fitting, collecting, practice, said)
+    def note(self, text: str) -> None:
+        """What goes on within the stage, until something else does."""
+        with self.lock:
+            if self.stage is not None:
+                self.stage.note = text
+                self.move(self.stage)
+
+    def passed(self, stage: Stage) -> float:
+        """Seconds since a stage began."""
+        return self.clock() - stage.began
+
+    def _end(self, well: bool = True) -> None:
+        if self.stage is not None:
+            self.end(self.stage, well)
+            self.ended = self.stage.last.stage
+        self.stage = None
+
+    def finished(self, stage: Stage) -> str:
+        """The sentence for a stage that has ended; empty for one without steps that took less than a minute."""
+        seconds = self.passed(stage)
+        if stage.last.total is None and seconds < PERIOD:
+            return ""
+        return "; ".join([f"{stage.last.stage}: finished after {duration(seconds)}", *figures_of(stage)])
+
+    @abc.abstractmethod
+    def begin(self, stage: Stage) -> None:
+        """A stage begins."""
+
+    @abc.abstractmethod
+    def move(self, stage: Stage) -> None:
+        """There is news of a stage."""
+
+    @abc.abstractmethod
+    def end(self, stage: Stage, well: bool) -> None:
+        """A stage ends, well or by an exception."""
+
+    @abc.abstractmethod
+    def say(self, sentence: str) -> None:
+        """Print a sentence on a line of its own."""
 
 
-def _mean(values: list[float]) -> float:
-    """Over the seeds that are still going."""
-    known = [value for value in values if math.isfinite(value)]
-    return statistics.fmean(known) if known else math.nan
+@final
+class Silent(Display):
+    """Shows nothing."""
+
+    def begin(self, stage: Stage) -> None:
+        """Nothing."""
+
+    def move(self, stage: Stage) -> None:
+        """Nothing."""
+
+    def end(self, stage: Stage, well: bool) -> None:
+        """Nothing."""
+
+    def say(self, sentence: str) -> None:
+        """Nothing."""
 
 
-def _board_class() -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
-    return SummaryWriter
+@final
+class Lines(Display):
+    """One line as a stage begins, one a minute within it, one as it ends."""
+
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, heartbeat: float | None = 1.0
+    ) -> None:
+        super().__init__(clock)
+        self.console = console
+        self.heartbeat = heartbeat
+        """Seconds between two ticks of a thread, for stages of which there is no news; None for no thread."""
+        self.wrote = clock()
+        self.waiting = ""
+        """The first line of a stage, until there is more of it: what fails at once has not begun."""
+        self.closed = threading.Event()
+
+    def __enter__(self) -> "Lines":
+        if self.heartbeat is not None:
+            threading.Thread(target=self._beat, args=(self.heartbeat,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closed.set()
+        super().__exit__(kind, error, trace)
+
+    def _beat(self, seconds: float) -> None:
+        while not self.closed.wait(seconds):
+            self.tick()
+
+    def tick(self) -> None:
+        """Write a line if the last one is a minute ago, and the first one of a stage."""
+        with self.lock:
+            if self.stage is None or self.closed.is_set():
+                return
+            self._write_waiting()
+            if self.clock() - self.wrote >= PERIOD:
+                self.say(self.so_far(self.stage))
+
+    def _write_waiting(self) -> None:
+        sentence, self.waiting = self.waiting, ""
+        if sentence:
+            self._write(sentence, self.stage.began if self.stage is not None else self.clock())
+
+    def so_far(self, stage: Stage) -> str:
+        """How far a stage is."""
+        event, seconds = stage.last, self.passed(stage)
+        count = f"{event.done:,} of {event.total:,}, " if event.total else f"{event.done:,}, " if event.done else ""
+        left = time_left(stage, seconds)
+        more = "" if left is None else f", about {duration(left)} left"
+        return "; ".join([f"{event.stage}: {count}{duration(seconds)}{more}", *figures_of(stage, seconds)])
+
+    def begin(self, stage: Stage) -> None:
+        """One line."""
+        event = stage.last
+        count = f" at {event.done:,} of {event.total:,}" if event.total and event.done else ""
+        self.waiting = f"{event.stage}: started{count}"
+
+    def move(self, stage: Stage) -> None:
+        """One line a minute."""
+        self.tick()
+
+    def end(self, stage: Stage, well: bool) -> None:
+        """One line."""
+        if well:
+            self._write_waiting()
+            if sentence := self.finished(stage):
+                self.say(sentence)
+        self.waiting = ""
+
+    def say(self, sentence: str) -> None:
+        """A line, whatever its length."""
+        self._write_waiting()
+        self._write(sentence, self.clock())
+
+    def _write(self, sentence: str, moment: float) -> None:
+        self.wrote = moment
+        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self.console.file.flush()
 
 
-def _writer(board: Path | None) -> Any:
-    return _board_class()(str(Path(board or ".") / "tensorboard"))
+@final
+class Bars(Display):
+    """A bar with the count and the time left, a spinner where there is nothing to count; figures where they fit."""
+
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, auto_refresh: bool = True
+    ) -> None:
+        super().__init__(clock)
+        fixed = Column(no_wrap=True)
+        self.bars = RichProgress(
+            SpinnerColumn(table_column=fixed),  # also while JAX compiles, when nothing is counted
+            TextColumn("{task.description}", table_column=fixed, markup=False),
+            Counted(BarColumn(bar_width=12)),
+            Counted(MofNCompleteColumn()),
+            Counted(TimeRemainingColumn(compact=True)),
+            TextColumn(
+                "{task.fields[figures]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+            ),
+            console=console,
+            expand=True,  # so that the figures take what the others leave, and not the other way round
+            get_time=clock,
+            auto_refresh=auto_refresh,
+            transient=True,
+        )
+        self.task: Any = None
+
+    def __enter__(self) -> "Bars":
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self.bars.stop()
+
+    def begin(self, stage: Stage) -> None:
+        """A new bar."""
+        name, event = stage.last.stage, stage.last
+        name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        self.task = self.bars.add_task(name, total=event.total, completed=event.done, figures="")
+        self.move(stage)
+
+    def move(self, stage: Stage) -> None:
+        """The bar moves on."""
+        event = stage.last
+        shown = ", ".join(stage.figures(self.passed(stage)))
+        self.bars.update(self.task, total=event.total, completed=event.done, figures=shown, refresh=True)
+
+    def end(self, stage: Stage, well: bool) -> None:
+        """A line in place of the bar."""
+        self.bars.remove_task(self.task)
+        if well and (sentence := self.finished(stage)):
+            self.say(sentence)
+
+    def say(self, sentence: str) -> None:
+        """Above the bar."""
+        self.bars.console.print(sentence, highlight=False, markup=False)
 
 
-def _write(writer: Any, report: FitProgress) -> None:
-    groups = {**report.terms, **({"validation": report.validation} if report.validation is not None else {})}
-    for name, values in groups.items():
-        for seed, value in enumerate(values):
-            writer.add_scalar(f"{name}/seed{seed}", value, report.iteration)
+@final
+class Counted(ProgressColumn):
+    """A column that is empty where there is nothing to count."""
+
+    def __init__(self, column: ProgressColumn) -> None:
+        super().__init__(Column(no_wrap=True))
+        self.column = column
+
+    def render(self, task: RichTask) -> Any:
+        """What the column shows."""
+        return Text("") if task.total is None else self.column(task)
+
+
+def complete(event: Progress) -> bool:
+    """Whether all steps of a stage are done."""
+    return event.total is not None and event.done >= event.total > 0
+
+
+def figures_of(stage: Stage, seconds: float = 0.0) -> list[str]:
+    """The figures of a stage as the end of a sentence; none where there are none."""
+    shown = stage.figures(seconds)
+    return [", ".join(shown)] if shown else []
+
+
+def figure(name: str, value: float | list[float]) -> str:
+    """A metric in words, the mean over the seeds that are still finite; empty for one that is not shown."""
+    values = value if isinstance(value, list) else [value]
+    known = [x for x in values if math.isfinite(x)]
+    if name in HIDDEN or not known or (name in HIDDEN_AT_ZERO and not any(known)):
+        return ""
+    return f"{name.replace('_', ' ')} {statistics.fmean(known):.4g}"
+
+
+def rate(steps: float) -> str:
+    """Steps a second."""
+    return f"{steps:,.0f}" if steps >= 10 else f"{steps:.2g}"
+
+
+def time_left(stage: Stage, seconds: float) -> float | None:
+    """Seconds, at the rate since the stage began in this process; None where that cannot be told."""
+    event, steps = stage.last, stage.last.done - stage.first.done
+    if event.total is None or steps <= 0 or complete(event):
+        return None
+    return seconds * (event.total - event.done) / steps
+
+
+def duration(seconds: float) -> str:
+    """A time, to what matters of it."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counter(stage: str, total: int | None, show: Callback) -> Callable[[int], None]:
+    """For loops that tell how many steps were added since the last time: a function of that number."""
+    done, started = 0, time.monotonic()
+    show(Progress(stage, 0, total, {}, 0.0))
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        show(Progress(stage, done, total, {}, time.monotonic() - started))
+
+    return add

@@ -8,6 +8,7 @@ import numpy as np
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import evaluate
 from kairode.agents.q_policy import QPolicy
+from kairode.callbacks import Callback, Progress
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
@@ -24,16 +25,23 @@ CELLS = 32
 
 
 def on_the_system(
-    env: Environment, policies: dict[str, Any], schedule: float | None, episodes: int = 100
+    env: Environment,
+    policies: dict[str, Any],
+    schedule: float | None,
+    episodes: int = 100,
+    callback: Callback = lambda event: None,
 ) -> dict[str, Any]:
     """Each policy (learned, model-free) on the same test episodes; then every constant policy, and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
     held = [(labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)]
     learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
-    return {
-        labels.label(about): about | evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
-        for about, policy in [*learned, *held, ({"kind": "random"}, None)]
-    }
+    everyone: list[tuple[dict[str, Any], Any]] = [*learned, *held, ({"kind": "random"}, None)]
+    found: dict[str, Any] = {}
+    for i, (about, policy) in enumerate(everyone):
+        callback(Progress(f"evaluating on {episodes} episodes", i, len(everyone)))
+        figures = evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
+        found[labels.label(about)] = about | figures
+    return found
 
 
 def shown_courses(

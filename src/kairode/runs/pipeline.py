@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kairode._xla import make_room
 from kairode.agents.policy_files import save_policy
 from kairode.agents.q_policy import QPolicy
-from kairode.algorithms.dyna import dyna_policy, load_dyna, run_dyna
+from kairode.algorithms.dyna import IMAGINATION, dyna_policy, load_dyna, run_dyna
 from kairode.algorithms.fit import FitConfig, make_fit_config, run_fit, same_config
 from kairode.algorithms.learn import LearnResult, learn_with_curve
 from kairode.config.presets import preset
@@ -30,12 +31,14 @@ from kairode.runs.course import course
 from kairode.runs.findings import on_the_system, policy_map, shown_courses
 from kairode.runs.labels import upgraded
 from kairode.runs.record import record
-from kairode.runs.schedule import ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
+from kairode.runs.schedule import PRACTICE, ScheduleConfig, check_schedule_config, fixed_rows, run_schedule
 from kairode.runs.watch import Watch
 from kairode.seeds import Purpose, derive
 
 IMAGINED = ("margin", "branch", "sample_intervals")
 """Options of learning that concern imagination alone."""
+
+MODEL_FREE = "learning without a model"
 
 
 class TrainedPolicy(NamedTuple):
@@ -92,6 +95,7 @@ class StageTimer:
 
     def timed(self, name: str, work: Callable[[], Any]) -> Any:
         """What some work came to; how long it took is written down, also where it was interrupted."""
+        make_room()
         started = time.perf_counter()
         try:
             return work()
@@ -118,7 +122,9 @@ def _stages(config: RunConfig, env: Environment, folder: Path, watch: Watch, spe
         policies["model-free"], figures["free_curve"] = free.policy, free.training.curve
         figures["real_episodes"]["model-free"] = _free_episodes(config, gained)
         figures["real_decisions"]["model-free"] = free.training.decisions[0]
-    figures |= spent.timed("tests", lambda: kept(folder / "tests.json", lambda: _tests(config, env, gained, policies)))
+    figures |= spent.timed(
+        "tests", lambda: kept(folder / "tests.json", lambda: _tests(config, env, gained, policies, watch))
+    )
     number = figures["tests"]["imagination"]["episodes"]
     watch.said(f"Tested {len(figures['tests'])} policies on {number} new real episodes each.")
     if config.visits:
@@ -156,13 +162,18 @@ def _fit(config: RunConfig) -> FitConfig:
 
 def at_once(config: RunConfig, env: Environment, folder: Path, watch: Watch) -> TrainedPolicy:
     """Models of random actions alone, and a policy learned in their imagination."""
-    fitted, data, made = run_fit(_fit(config), folder / "fit", callback=watch.fitting, collected=watch.collecting)
+    fit = _fit(config)
+    watch.stage("collecting", fit.preset.episodes + fit.preset.valid + fit.preset.test)
+    fitted, data, made = run_fit(
+        fit, folder / "fit", fit_callback=watch.fitting, collected=watch.collecting, callback=watch.callback
+    )
     figures = {name: made["figures"][name] for name in ("test_error", "mean", "std", "by_dimension")}
     watch.said(
         f"Collected {len(data.train):,} episodes under random actions ({data.train.decisions:,} decisions), and fitted "
         f"{config.fits} {config.model} model{'s' * (config.fits > 1)} to them: a mean squared error of "
         f"{figures['mean']:.3g} on episodes they have not seen, from the first observation alone."
     )
+    watch.stage(IMAGINATION, config.imagined)
     learned = learn_with_curve(
         fitted.models,
         env,
@@ -172,7 +183,7 @@ def at_once(config: RunConfig, env: Environment, folder: Path, watch: Watch) -> 
         seed=config.seed,
         latent=config.latent,
         folder=folder / "imagination",
-        callback=lambda report: watch.practice("learning in imagination", report),
+        callback=lambda report: watch.practice(IMAGINATION, report),
         watch=env,
         **config.learning,
     )
@@ -206,6 +217,7 @@ def _free_episodes(config: RunConfig, gained: TrainedPolicy) -> int:
 def _model_free(config: RunConfig, env: Environment, folder: Path, gained: TrainedPolicy, watch: Watch) -> LearnResult:
     """A policy that practised on the real system."""
     count = _free_episodes(config, gained)
+    watch.stage(MODEL_FREE, count)
     found = learn_with_curve(
         None,
         env,
@@ -213,7 +225,7 @@ def _model_free(config: RunConfig, env: Environment, folder: Path, gained: Train
         episodes=count,
         seed=config.seed,
         folder=folder / "model-free",
-        callback=lambda report: watch.practice("practising without a model", report),
+        callback=lambda report: watch.practice(MODEL_FREE, report),
         watch=env,
         **{name: value for name, value in config.learning.items() if name not in IMAGINED},
     )
@@ -222,10 +234,14 @@ def _model_free(config: RunConfig, env: Environment, folder: Path, gained: Train
     return found
 
 
-def _tests(config: RunConfig, env: Environment, gained: TrainedPolicy, policies: dict[str, Any]) -> dict[str, Any]:
+def _tests(
+    config: RunConfig, env: Environment, gained: TrainedPolicy, policies: dict[str, Any], watch: Watch
+) -> dict[str, Any]:
     """Tests on episodes that nothing was learned from, and what there is to look at."""
+    tests = on_the_system(env, policies, config.schedule, callback=watch.callback)
+    watch.stage("simulating example episodes")
     return {
-        "tests": on_the_system(env, policies, config.schedule),
+        "tests": tests,
         "courses": shown_courses(env, gained.policy, gained.models[0], config.schedule),
         "map": policy_map(env, gained.policy, gained.data),
     }
@@ -251,12 +267,15 @@ def _visits(config: RunConfig, folder: Path, gained: TrainedPolicy, watch: Watch
         made, loaded, episodes = run_schedule(
             folder,
             schedule_config,
-            callback=lambda report: watch.practice("learning when to look", report),
+            callback=lambda report: watch.practice(PRACTICE, report),
+            said=watch.stage,
             ended=watch.said,
             fitting=watch.fitting,
         )
+        watch.stage("evaluating the other policy")
+        usual = fixed_rows(loaded, gained.policy, schedule_config)
         shown = course(loaded.env, next(iter(episodes.values()))[0], loaded.models[0], points=3)
-        return {**made["figures"], "usual": fixed_rows(loaded, gained.policy, schedule_config), "course": shown}
+        return {**made["figures"], "usual": usual, "course": shown}
 
     found = kept(folder / "visits.json", make)
     watch.said(

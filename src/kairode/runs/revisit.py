@@ -66,7 +66,7 @@ def refit_at_visits(
     done = sum(checkpoint.exists(place) for place in places)
     state = read_dyna_state(config, run.env, places[done - 1] if done else rounds_of(run.folder))
     for place in places[done:]:
-        said(f"Collecting {config.each} real episodes at the visits that the models choose, and refitting them.")
+        said(f"collecting {config.each} episodes at chosen visits")
         schedule = optimize_schedule(
             state.members, policy, run.env, taus=candidates, tolerance=tolerance, data=state.data
         )

@@ -49,6 +49,9 @@ from kairode.stats import bootstrap_interval
 from kairode.training.loop import FitProgress
 from kairode.trees import alone, stack
 
+PRACTICE = "learning when to look again"
+"""The stage in which the policy is learned."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
@@ -105,7 +108,7 @@ def learned_policy(
         before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
         if {name: before.get(name) for name in same} == same:
             return load_policy(folder, run.models[0] if run.latent else None)
-    said("Learning a policy in imagination under the schedule that it chooses; this takes some minutes.")
+    said(PRACTICE)
     # Under a name of its own, so that an interrupted practice goes on, whatever else was learned here before.
     practice = folder / f"practice-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
     schedule = optimize_schedule(run.models, None, run.env, taus=candidates, tolerance=0, data=run.data)
@@ -248,14 +251,15 @@ def run_schedule(
         )
     except Stopped:
         raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
-    said("Testing fixed intervals and the environment's own.")
+    said("evaluating fixed intervals")
     rows = fixed_rows(run, policy, config)
-    said("Trying what prices and budgets come to, in imagination." if any(config.prices) or config.budgets else "")
+    if any(config.prices) or config.budgets:
+        said("choosing prices and budgets")
     histograms: dict[str, Any] = {}
     episodes: dict[str, Trajectory] = {}
     for about, schedule in choose_schedules(run, policy, config):
         label = labels.label(about)
-        said(f"Testing {label}.")
+        said(f"evaluating {label}")
         rows[label] = about | chosen_row(run, policy, schedule, config)
         place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
         episodes[label] = collect(

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from kairode.agents.train_loop import TrainProgress
+from kairode.callbacks import Callback, Progress
 from kairode.training.loop import FitProgress
 
 
@@ -16,3 +17,8 @@ class Watch:
     practice: Callable[[str, TrainProgress], None] = lambda what, report: None
     said: Callable[[str], None] = lambda sentence: None
     """Called with one sentence as a stage ends."""
+    callback: Callback = lambda event: None
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        """Say that a stage begins."""
+        self.callback(Progress(name, 0, total, {}, 0.0))

@@ -1,0 +1,55 @@
+"""What a process of the command `kairode` sets before JAX is imported, which reads most of it only once.
+
+A library leaves these to the process that imports it, so `import kairode` sets none of them.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import warnings
+from pathlib import Path
+
+from kairode._xla import allow_clearing
+
+LEAST_SECONDS = "0"
+"""Programs that compile faster would be compiled again by every process; small ones are many, so all are kept."""
+
+
+def prepare() -> None:
+    """Keep compiled programs on disk, silence what is no news, let long commands free compiled programs."""
+    keep_compiled_programs()
+    silence()
+    allow_clearing()
+
+
+def keep_compiled_programs() -> None:
+    """Point JAX to a folder of the user's cache, one for each kind of processor; a user's own settings stand."""
+    with contextlib.suppress(OSError, RuntimeError):  # without a home there is no cache, and the work goes on
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", LEAST_SECONDS)
+
+
+def cache_folder() -> Path:
+    """The folder that compiled programs are kept in."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "kairode" / f"jax-{hashlib.sha256(processor().encode()).hexdigest()[:12]}"
+
+
+def processor() -> str:
+    """What tells kinds of processors apart: a program compiled for one may crash on another."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.machine()
+    with open(info) as lines:
+        return platform.machine() + next((line.rstrip("\n") for line in lines if line.startswith("flags")), "")
+
+
+def silence() -> None:
+    """Turn off messages of JAX, XLA and matplotlib that a user can do nothing about."""
+    warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")  # one that cannot be written to
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # what JAX sets for itself and its children
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

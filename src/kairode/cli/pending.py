@@ -1,0 +1,58 @@
+"""What `kairode reproduce` has still to run. Imports JAX: only for use within the command's function."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kairode.cli.common import print_json
+from kairode.files import atomic_write
+from kairode.paper.engines import LocalEngine, run_work
+from kairode.paper.ray_engine import RayEngine
+from kairode.paper.run_work import gather_table1
+from kairode.paper.work import WorkItem
+from kairode.report.plan import left_in_words, plan_figures, print_plan, time_left, watching_work
+
+LONG = 600.0
+"""Seconds of work about which one is told before it begins."""
+
+
+def since_when(path: Path) -> tuple[str, bool]:
+    """The moment from which records count, and whether it is now: an interrupted `--again` goes on with its own."""
+    if path.exists():
+        return path.read_text().strip(), False
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with atomic_write(path) as part:
+        part.write_text(now)
+    return now, True
+
+
+def listed(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
+    """The dry run."""
+    print_json(plan_figures(units)) if json else print_plan(units, LocalEngine(workers).workers)
+
+
+def carried_out(
+    units: Sequence[WorkItem], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
+) -> str:
+    """Run what is not done; what failed, in a sentence."""
+    left = [work for work in units if work.words and not work.done]
+    if not left:
+        gather_table1(units, scope)
+        return ""
+    where = RayEngine(address, workers) if engine == "ray" else LocalEngine(workers)
+    if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
+        beside = (
+            "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
+        )
+        print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
+    with watching_work(units, quiet) as callback:
+        tally = run_work(units, where, callback)
+    gather_table1(units, scope)
+    if not quiet:
+        print(tally, file=sys.stderr)
+    if not tally.failed:
+        return ""
+    names = ", ".join(work.name for work in tally.failed)
+    return f"{len(tally.failed)} failed ({names}); the first one's words are in {tally.failed[0].log}."
