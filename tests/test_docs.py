@@ -15,7 +15,13 @@ from kairode.cli import asked_for
 from kairode.errors import KairodeError
 
 ROOT = Path(__file__).parents[1]
-HOW_TO = ("docs/add-a-model.md", "docs/add-an-environment.md", "docs/add-a-planner.md", "docs/gpu-and-ray.md")
+HOW_TO = (
+    "docs/add-a-model.md",
+    "docs/add-an-environment.md",
+    "docs/add-a-planner.md",
+    "docs/gpu-and-ray.md",
+    pytest.param("docs/dosing-example.md", marks=pytest.mark.slow),
+)
 """Pages whose Python is run."""
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
 LISTS = (

@@ -20,6 +20,7 @@ from kairode.algorithms.fit import digest
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
+from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError, unknown
@@ -150,6 +151,8 @@ def learn_with_curve(
     """As `learn`; also the curve of practice, with looks at the system `watch` (nothing is chosen by those)."""
     env = make(env) if isinstance(env, str) else env
     task = _checked_task(env, data)
+    if accrue and isinstance(env, Environment):
+        check_course(env)
     chosen, settings = _chosen(task.spec.name, options)
     timing = as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())

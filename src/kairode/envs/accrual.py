@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from kairode.envs.consistency import check_course
 from kairode.envs.core import Action, Environment, Moment, Obs, State, Task, Tau
 from kairode.errors import KairodeError
 
@@ -50,7 +51,8 @@ class AccruedRewards(Environment):
 
     @classmethod
     def of(cls, env: Environment, longest: float, price: float | Array = 0.0) -> "AccruedRewards":
-        """An environment, with the longest interval that will be held."""
+        """An environment, with the longest interval; refused where its courses would be those of another system."""
+        check_course(env)
         return cls(env.task, env, longest, price)
 
     def reset(self, *, key: Key[Array, ""]) -> AccruedState:
@@ -124,6 +126,7 @@ def time_held(state: Any, tau: Tau) -> Tau:
 
 def undiscounted(env: Environment, longest: float) -> AccruedRewards:
     """The environment with rewards that accrue without a discount: what was earned, step by step."""
+    check_course(env)
     task: Any = env.task
     spec = dataclasses.replace(task.spec, discount=1.0)
     return AccruedRewards(dataclasses.replace(task, spec=spec), env, longest)

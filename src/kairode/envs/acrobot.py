@@ -5,7 +5,7 @@ has, observed as angles and angular velocities.
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -99,6 +99,12 @@ class Acrobot(Environment):
             raise KairodeError(f"substep of 'acrobot' must be positive, got {self.substep}.")
         if any(abs(5 * tau - round(5 * tau)) > 1e-6 for tau in self.intervals):
             raise KairodeError(f"intervals of 'acrobot' must be multiples of 0.2 s, got {self.intervals}.")
+
+    @property
+    def action_mode(self) -> Literal["held", "once"]:
+        """The torque is held, but with one integration step per interval two intervals of tau are not one of 2 tau:
+        states on the way are then those of shorter intervals from the decision, as `once` computes them."""
+        return "once" if math.isinf(self.substep) else "held"
 
     @property
     def task(self) -> AcrobotTask:

@@ -6,7 +6,7 @@ Everything is written for one example; `vmap` at the call site.
 import abc
 import dataclasses
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -197,6 +197,16 @@ class Environment(eqx.Module):
     """Whether nothing random happens between decisions (nor at the start, unless `restored` knows the state), so that a
     course can be run again."""
 
+    @property
+    def action_mode(self) -> Literal["held", "once"]:
+        """How an action works: `held` throughout the interval (a treatment, a torque), or `once`, at the decision (a
+        pill, an injection). A subclass sets it: `action_mode = "once"`.
+
+        Where it is held, two intervals of tau must equal one of 2 tau, and `course` goes from one time to the next.
+        Where it acts once, a second interval would repeat it, so `course` computes every time from the decision.
+        """
+        return "held"
+
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
         """A start state."""
@@ -211,14 +221,21 @@ class Environment(eqx.Module):
 
     @abc.abstractmethod
     def transition(self, state: State, action: Action, tau: Tau, *, key: Key[Array, ""]) -> State:
-        """The state after the action was held for tau, p(s' | s, a, tau)."""
+        """The state at time tau after the decision, p(s' | s, a, tau); see `action_mode` for how the action works."""
 
     def restored(self, obs: Obs) -> State | None:
         """The state behind an observation; None where it does not show the state whole."""
         return None
 
     def course(self, state: State, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
-        """The states passed through at several times (ascending) while the action is held, time in front."""
+        """The states at several times (ascending) after a decision, time in front.
+
+        An action that acts once meets the same key at every time: each state then has its own right distribution, and
+        the last is the one that `transition` reaches. Where randomness must also agree along the path, draw it for each
+        step with `jax.random.fold_in(key, step)`, or write a `course` of your own.
+        """
+        if self.action_mode == "once":
+            return jax.vmap(lambda tau: self.transition(state, action, tau, key=key))(taus)
         waits = jnp.diff(taus, prepend=0.0)
 
         def on(state: State, step: tuple[Tau, Key[Array, ""]]) -> tuple[State, State]:
@@ -264,7 +281,7 @@ def begin_episode(env: Environment, *, key: Key[Array, ""]) -> Moment:
 def advance_episode(
     env: Environment, moment: Moment, action: Action, tau: Tau, *, key: Key[Array, ""]
 ) -> tuple[Moment, Outcome]:
-    """From one decision to the next: hold the action for tau, then look."""
+    """From one decision to the next, tau later."""
     task = env.task
     state = env.transition(moment.state, action, tau, key=key)
     obs = env.observe(state)

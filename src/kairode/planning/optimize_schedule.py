@@ -22,6 +22,7 @@ from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards
+from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError
@@ -82,6 +83,9 @@ def optimize_schedule(
     task = env.task if isinstance(env, Environment) else env
     if not isinstance(task, Task):
         raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+    for system in (models, env):
+        if isinstance(system, Environment):
+            check_course(system)
     spec = task.spec
     candidates = check_candidates(taus, spec, continuous)
     check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)

@@ -22,6 +22,7 @@ from kairode.config.presets import preset
 from kairode.config.run import RunConfig, command
 from kairode.data import Trajectory, write
 from kairode.data.describe import spec_to_dict
+from kairode.envs.consistency import check_course
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import Stopped
@@ -65,6 +66,7 @@ def run_pipeline(config: RunConfig, folder: Path, watch: Watch | None = None) ->
         return upgraded(json.loads(path.read_text()))
     if config.visits:
         check_schedule_config(_schedule_config(config), env.task.spec)
+        check_course(env)
     if not config.rounds:
         _fit(config)
     begun = (folder / "config.json").exists()

@@ -27,6 +27,7 @@ from kairode.algorithms.learn import learn_with_curve
 from kairode.config.run import TOLERANCES
 from kairode.data import Trajectory, collect
 from kairode.envs.accrual import AccruedRewards
+from kairode.envs.consistency import check_course
 from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
@@ -240,6 +241,7 @@ def run_schedule(
     run = read_run(folder)
     config = as_before(config, folder)
     check_schedule_config(config, run.env.task.spec)
+    check_course(run.env)
     check_revisits(folder, config.revisits or 0)
     command = shlex.join(["kairode", "schedule", str(folder), *_options(config)])
     try:

@@ -1,0 +1,102 @@
+"""Whether an environment passes through the states between decisions that its transitions lead to.
+
+Rewards on every finest step, and schedules chosen by the true dynamics, follow an interval step by step. That is the
+same system only if two intervals of tau under one action equal one of 2 tau. A pill that `transition` gives at the
+start of every interval would be given again at every step.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from kairode.envs.core import Discrete, Environment, Spec
+from kairode.errors import KairodeError, unknown
+
+TRIALS = 16
+"""States and actions that are tried."""
+DRAWS = 128
+"""Of the noise for each of them, where there is any."""
+TOLERANCE = 0.02
+"""Of how far a variable moves: integration in other substeps differs by less, a second dose by much more."""
+ERRORS = 6.0
+"""Standard errors that two means may lie apart."""
+
+
+def check_course(env: Environment) -> None:
+    """Refuse an environment with held actions in which two intervals of tau do not equal one of 2 tau.
+
+    Tried once for each environment, in a few states near its start. With noise the means over many draws are compared,
+    so that only differences beyond their standard errors are found. Nothing is promised, and nothing tried, where
+    actions act once or the environment has a `course` of its own.
+    """
+    if env.action_mode not in ("held", "once"):
+        raise unknown("action_mode", str(env.action_mode), ("held", "once"), where=f"of '{env.task.spec.name}'")
+    if env.action_mode == "once" or type(env).course is not Environment.course:
+        return
+    try:
+        _checked_once(env)
+    except TypeError:  # a field that holds an array cannot be a key of the cache
+        _checked(env)
+
+
+def _checked(env: Environment) -> None:
+    spec = env.task.spec
+    tau = _half(spec)
+    start, one, two = _observed(env, tau, 2)
+    if not (np.array_equal(one[:, 0], one[:, 1]) and np.array_equal(two[:, 0], two[:, 1])):
+        start, one, two = _observed(env, tau, DRAWS)
+    apart = np.abs(one.mean(1) - two.mean(1))
+    error = np.sqrt((one.var(1) + two.var(1)) / one.shape[1])
+    moved = np.abs(one - start).max((0, 1))
+    rounding = 1e-4 * np.abs(one).max((0, 1))
+    beyond = apart - (TOLERANCE * moved + rounding + ERRORS * error)
+    trial, variable = np.unravel_index(np.argmax(beyond), beyond.shape)
+    if beyond[trial, variable] > 0:
+        after_one, after_two = (x[trial, :, variable].mean() for x in (one, two))
+        mean = "on average " if error[trial, variable] else ""
+        raise KairodeError(
+            f"in '{spec.name}' an interval of {2 * tau:g} {spec.time_unit}s does not equal two of {tau:g} under the "
+            f"same action: {spec.observations[variable].name} is {mean}{after_one:.4g} after one and {after_two:.4g} "
+            "after two, so rewards between decisions would be those of another system. Set action_mode = "
+            f'"once" in {type(env).__name__} if an action acts once, at the decision (a dose). If it is held, '
+            "transition(state, action, 2 tau) must equal two transitions of tau."
+        )
+
+
+_checked_once = functools.lru_cache(maxsize=256)(_checked)
+
+
+def _half(spec: Spec) -> float:
+    """Half of the longest interval, in whole finest steps where it has two of them."""
+    steps = int(spec.intervals.high / spec.finest + 1e-6)
+    return round(spec.finest * max(steps // 2, 1), 9) if steps else spec.intervals.high / 2
+
+
+def _observed(env: Environment, tau: float, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is observed [trials, draws, obs] at some states, after one interval of 2 tau and after two of tau."""
+    keys = jax.random.split(jax.random.key(0), 6)
+    first, action = (jnp.repeat(actions, draws, axis=0) for actions in _actions(env.task.spec, keys[0]))
+    lanes = TRIALS * draws
+    # Compiled once for all intervals. The draws of a trial begin in the same state.
+    move = jax.jit(jax.vmap(lambda state, action, tau, key: env.transition(state, action, tau, key=key)))
+    short = jnp.full(lanes, tau, jnp.float32)
+    same = [jnp.repeat(jax.random.split(key, TRIALS), draws) for key in keys[1:3]]
+    state = move(jax.vmap(lambda key: env.reset(key=key))(same[0]), first, short, same[1])
+    one_key, half_key, rest_key = (jax.random.split(key, lanes) for key in keys[3:])
+    one = move(state, action, 2 * short, one_key)
+    two = move(move(state, action, short, half_key), action, short, rest_key)
+    seen = (np.asarray(jax.vmap(env.observe)(x), np.float64) for x in (state, one, two))
+    start, one, two = (x.reshape(TRIALS, draws, -1) for x in seen)
+    return start, one, two
+
+
+def _actions(spec: Spec, key: Key[Array, ""]) -> tuple[Array, Array]:
+    """A first and a second action for each trial; the second ones are all named actions in turn."""
+    if isinstance(spec.actions, Discrete):
+        return jax.random.randint(key, (TRIALS,), 0, spec.actions.n), jnp.arange(TRIALS) % spec.actions.n
+    low, high = jnp.array(spec.actions.low), jnp.array(spec.actions.high)
+    first, second = jax.random.uniform(key, (2, TRIALS, spec.actions.n), minval=low, maxval=high)
+    return first, second
