@@ -1,0 +1,105 @@
+"""Settings of the agents."""
+
+import dataclasses
+
+from kairode.config.checks import at_least, not_negative, positive, unit_interval
+from kairode.errors import KairodeError, unknown
+
+ACTOR_CRITICS = ("ddpg", "td3", "sac")
+
+
+@dataclasses.dataclass(frozen=True)
+class DQNConfig:
+    """How a Q-network is trained. The defaults are the paper's."""
+
+    hidden: tuple[int, ...] = (256, 512)
+    """ReLU units of the hidden layers."""
+    learning_rate: float = 5e-4
+    """Adam's learning rate."""
+    batch_size: int = 128
+    """Transitions per update; updates begin once the replay buffer holds as many."""
+    replay_capacity: int = 100_000
+    """Transitions in the replay buffer."""
+    alpha: float = 0.6
+    """Exponent of the priorities."""
+    beta: float = 0.4
+    """Exponent of the importance weights."""
+    gradient_clip: float = 1.0
+    """Each element of the gradient is clipped to [-clip, clip]."""
+    target_period: int = 10
+    """Episodes between two copies of the network to the target network."""
+    final_epsilon: float = 0.05
+    """Fraction of random actions towards the end of training, and at test."""
+    epsilon_decay: float = 200.0
+    """Decisions over which the fraction of random actions falls from 1 towards the final one, by a factor of e."""
+    reward_scale: float = 1.0
+    """Factor on the rewards during training (published run: 1, whatever the size of the reward)."""
+    double_q: bool = False
+    """Double Q-learning (van Hasselt et al. 2016): the network selects the next action, the target network values it."""
+    disagreement_penalty: float = 0.0
+    """Subtracted from the scaled reward per unit of disagreement among the members of a model environment."""
+    cooldown: float = 0.0
+    """Fraction of the episodes, at the end, over which the learning rate falls linearly to 0."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "batch_size", "replay_capacity", "target_period")
+        if self.replay_capacity < self.batch_size:
+            raise KairodeError(f"a replay buffer of {self.replay_capacity} does not hold a batch of {self.batch_size}.")
+        positive(self, "learning_rate", "gradient_clip", "epsilon_decay", "reward_scale")
+        unit_interval(self, "alpha", "beta", "final_epsilon", "cooldown")
+        not_negative(self, "disagreement_penalty")
+
+
+@dataclasses.dataclass(frozen=True)
+class ActorCriticConfig:
+    """How an actor and its critics are trained. The defaults are the paper's DDPG."""
+
+    kind: str = "ddpg"
+    """ddpg, td3 or sac."""
+    hidden: tuple[int, int] = (64, 64)
+    """ReLU units of the two hidden layers of every network."""
+    actor_learning_rate: float = 1e-4
+    """Adam's learning rate of the actor (and of SAC's temperature)."""
+    critic_learning_rate: float = 1e-3
+    """Adam's learning rate of the critics."""
+    batch_size: int = 128
+    """Transitions per update."""
+    updates: int = 1
+    """Updates per decision."""
+    replay_capacity: int = 1_000_000
+    """Transitions in the replay buffer."""
+    polyak: float = 1e-3
+    """Weight of the networks in the moving average of the target networks."""
+    noise: float = 0.1
+    """Standard deviation of the exploration noise (SAC samples its actions instead)."""
+    warmup: int = 15_000
+    """Random decisions before the first update."""
+    policy_delay: int = 2
+    """TD3: updates of the critics per update of the actor and the targets."""
+    target_noise: float = 0.2
+    """TD3: standard deviation of the noise on the target's action."""
+    target_noise_clip: float = 0.5
+    """TD3: bound of that noise."""
+    reward_scale: float = 1.0
+    """Factor on the rewards during training."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ACTOR_CRITICS:
+            raise unknown("actor-critic", self.kind, ACTOR_CRITICS)
+        if not (len(self.hidden) == 2 and all(isinstance(n, int) and n >= 1 for n in self.hidden)):
+            raise KairodeError(f"hidden must be the sizes of two layers, such as (64, 64), got {self.hidden}.")
+        at_least(self, 1, "batch_size", "replay_capacity", "policy_delay", "warmup", "updates")
+        positive(self, "actor_learning_rate", "critic_learning_rate", "reward_scale")
+        not_negative(self, "noise", "target_noise", "target_noise_clip")
+        if not 0 < self.polyak <= 1:
+            raise KairodeError(f"polyak must lie in (0, 1], got {self.polyak}.")
+
+    @property
+    def critics(self) -> int:
+        """Number of critics."""
+        return 1 if self.kind == "ddpg" else 2
+
+    @property
+    def stochastic(self) -> bool:
+        """True if the actor samples its actions and is rewarded for their entropy."""
+        return self.kind == "sac"

@@ -1,0 +1,42 @@
+"""Settings of dynamics models, and the names of those that exist."""
+
+import dataclasses
+
+from kairode.config.checks import at_least
+from kairode.errors import unknown
+
+PAPER_MODELS = ("rnn", "dt-rnn", "decay-rnn", "latent-rnn", "ode-rnn", "latent-ode")
+"""In the order of the paper's tables."""
+MODEL_NAMES = (*PAPER_MODELS, "variational-ode-rnn")
+"""The keys of `kairode.models.zoo.MODELS`."""
+SOLVER = "midpoint:2"
+"""The default; docs/architecture.md says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Size of a dynamics model and the solver of its flow."""
+
+    latent_size: int = 10
+    """Dimensions of the latent state."""
+    encoder_hidden: int = 20
+    """Tanh units between the encoder and the mean and variance of z_0."""
+    field_hidden: int = 20
+    """Tanh units in each of the two hidden layers of the ODE's vector field."""
+    timer: str = "auto"
+    """Interval timer: classes, continuous or none; auto takes classes for evenly spaced intervals (up to 64), otherwise
+    continuous."""
+    timer_hidden: int = 20
+    """Tanh units of the interval timer."""
+    solver: str = SOLVER
+    """ODE solver: midpoint:2 (steps per interval; also heun, ralston, bosh3, rk4, tsit5), rk4:0.5t (steps of at most half a
+    tick), dopri5 or dopri5:RTOL,ATOL,MAX_STEPS."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "latent_size", "encoder_hidden", "field_hidden", "timer_hidden")
+
+
+def check_model(name: str) -> str:
+    if name not in MODEL_NAMES:
+        raise unknown("model", name, MODEL_NAMES)
+    return name
