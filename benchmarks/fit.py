@@ -21,12 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
-from kairode.config.presets import SOLVER, preset
+from kairode.config.models import PAPER_MODELS, SOLVER, ModelConfig
+from kairode.config.presets import fit_preset
+from kairode.config.training import TrainingConfig
 from kairode.data import Trajectory
 from kairode.models.predict import Episodes, prepare
-from kairode.models.zoo import PAPER_MODELS, ModelConfig, build
+from kairode.models.zoo import build
 from kairode.training.batches import pad
-from kairode.training.step import TrainingConfig, batch_indices, init_fit_state, run_iterations
+from kairode.training.step import batch_indices, init_fit_state, run_iterations
 
 BATCH, LATENT, HIDDEN = 32, 10, 20
 RTOL, ATOL = 1e-3, 1e-4
@@ -60,10 +62,10 @@ def seconds_a_call(call: Callable[[], Any], least: float, rounds: int = 3) -> fl
 
 def ours(case: str, model: str, solver: str, seeds: int, iterations: int = 20) -> float:
     data = experience(case)
-    sizes = dataclasses.replace(preset(case).sizes, solver=solver)
+    sizes = dataclasses.replace(fit_preset(case).sizes, solver=solver)
     keys = jax.random.split(jax.random.key(0), seeds)
     models = eqx.filter_vmap(lambda key: build(model, data.spec, sizes, key=key))(keys)
-    settings: TrainingConfig = preset(case).settings
+    settings: TrainingConfig = fit_preset(case).training
     static = eqx.filter(models, eqx.is_array, inverse=True)
     episodes = jax.tree.map(jnp.asarray, pad(prepare(models, data)))
     fit_state = init_fit_state(models, settings, range(seeds))
@@ -138,11 +140,11 @@ def torch_step(case: str, ode: bool, seeds: int) -> Callable[[], None]:
     x = torch.cat([obs[:, :-1], action], -1)
 
     def step() -> None:
-        for model, make_optimizer in zip(models, optimisers, strict=True):
-            make_optimizer.zero_grad()
+        for model, optimizer in zip(models, optimisers, strict=True):
+            optimizer.zero_grad()
             predicted, kl = model(x)
             (((predicted - obs[:, 1:]) ** 2).mean() + kl).backward()
-            make_optimizer.step()
+            optimizer.step()
 
     return step
 
@@ -191,7 +193,7 @@ def diffrax_step(case: str, seeds: int) -> Callable[[], None]:
             _, predicted = jax.lax.scan(move, mean + jnp.exp(log_variance / 2) * noise, (x, tau))
             return predicted, 0.5 * (jnp.exp(log_variance) + mean**2 - 1 - log_variance).mean()
 
-    make_optimizer = optax.chain(optax.add_decayed_weights(1e-3), optax.adam(1e-3))
+    optimizer = optax.chain(optax.add_decayed_weights(1e-3), optax.adam(1e-3))
     x = jnp.concatenate([data.obs[:, :-1], data.action], -1)
 
     @eqx.filter_jit
@@ -200,11 +202,11 @@ def diffrax_step(case: str, seeds: int) -> Callable[[], None]:
             predicted, kl = jax.vmap(model)(x, data.tau, jax.random.normal(key, (BATCH, LATENT)))
             return ((predicted - data.obs[:, 1:]) ** 2).mean() + kl.mean()
 
-        changes, state = make_optimizer.update(eqx.filter_grad(loss)(model), state, eqx.filter(model, eqx.is_array))
+        changes, state = optimizer.update(eqx.filter_grad(loss)(model), state, eqx.filter(model, eqx.is_array))
         return eqx.apply_updates(model, changes), state
 
     models = [LatentODE(key) for key in jax.random.split(jax.random.key(0), seeds)]
-    states = [make_optimizer.init(eqx.filter(model, eqx.is_array)) for model in models]
+    states = [optimizer.init(eqx.filter(model, eqx.is_array)) for model in models]
 
     def call() -> None:
         for i in range(seeds):

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from _common import finish
 from fit import BATCH, CASES, experience, ours, seconds_a_call
 
-from kairode.config.presets import SOLVER, preset
+from kairode.config.models import SOLVER
+from kairode.config.presets import fit_preset
 from kairode.models.initial import kl_to_standard_normal
 from kairode.models.ode import METHODS, FixedSteps, parse_solver
 from kairode.models.predict import encode, prepare
@@ -27,8 +28,8 @@ CALLS = 20
 
 def operations(seeds: int) -> float:
     """Multiplications and additions of the matrix products of one iteration, gradients included (twice the forward)."""
-    sizes, spec = preset("hiv").sizes, experience("hiv").spec
-    z, h, x = sizes.latent, sizes.field_hidden, len(spec.observations) + spec.actions.n
+    sizes, spec = fit_preset("hiv").sizes, experience("hiv").spec
+    z, h, x = sizes.latent_size, sizes.field_hidden, len(spec.observations) + spec.actions.n
     solver = parse_solver(SOLVER, 1.0)
     assert isinstance(solver, FixedSteps)
     stages = int(METHODS[solver.method].b_sol.nonzero()[0][-1]) + 1
@@ -49,12 +50,12 @@ def fastest_product(size: int = 1024) -> float:
 def parts(seeds: int) -> dict[str, float]:
     """Milliseconds of parts of the iteration."""
     data = experience("hiv")
-    sizes = dataclasses.replace(preset("hiv").sizes, solver=SOLVER)
+    sizes = dataclasses.replace(fit_preset("hiv").sizes, solver=SOLVER)
     keys = jax.random.split(jax.random.key(0), seeds)
     models = eqx.filter_vmap(lambda key: build("latent-ode", data.spec, sizes, key=key))(keys)
     params, static = eqx.partition(models, eqx.is_array)
     episodes = jax.tree.map(lambda x: x[:BATCH], prepare(models, data)).batch_last()
-    weights = preset("hiv").settings.weights
+    weights = fit_preset("hiv").training.weights
 
     def atomic_write(params: Any, key: Any) -> Any:
         model = eqx.combine(params, static)

@@ -22,16 +22,20 @@ from rich.console import Console
 from rich.table import Table
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticConfig, init_actor_critic
+from kairode.agents.actor_critic import init_actor_critic
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_loop import MPCLoop
-from kairode.config.mpc import MPCConfig, usual
-from kairode.config.presets import SOLVER, preset
+from kairode.config.agents import ActorCriticConfig
+from kairode.config.algorithms import MPCConfig
+from kairode.config.models import SOLVER
+from kairode.config.planning import PlanConfig
+from kairode.config.presets import fit_preset, mpc_preset
+from kairode.config.training import TrainingConfig
 from kairode.data.normalize import RunningStatistics
 from kairode.models.predict import Episodes
 from kairode.models.zoo import build
-from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
-from kairode.training.step import TrainingConfig, init_fit_state, run_iterations
+from kairode.planning.mpc import LearnedDynamics, Planner
+from kairode.training.step import init_fit_state, run_iterations
 
 CASES = ("hopper", "half-cheetah")
 RTOL, ATOL = 1e-5, 1e-6
@@ -53,7 +57,7 @@ LOOP = "hopper"
 def planner(case: str, solver: str, seed: int = 0) -> Planner:
     """With random weights, and statistics as of a robot that moves."""
     env = kairode.make(case)
-    spec, sizes = env.task.spec, dataclasses.replace(preset(case).sizes, solver=solver)
+    spec, sizes = env.task.spec, dataclasses.replace(fit_preset(case).sizes, solver=solver)
     size = len(spec.observations)
     statistics = RunningStatistics(jnp.asarray(1e4), 0.1 * jnp.ones(size), 1e4 * jnp.ones(size))
     normalizer = ObsNormalizer(statistics, ObsNormalizer.new(spec).places)
@@ -75,7 +79,7 @@ def our_plan(case: str, solver: str, count: int) -> Callable[[], None]:
     arrays = jax.tree.map(lambda *x: jnp.stack(x), *(eqx.filter(one, eqx.is_array) for one in planners))
     rest = eqx.filter(planners[0], eqx.is_array, inverse=True)
     seen = seen_obs(case, count)
-    z = jax.random.normal(jax.random.key(1), (count, preset(case).sizes.latent))
+    z = jax.random.normal(jax.random.key(1), (count, fit_preset(case).sizes.latent_size))
 
     @jax.jit
     def plan(arrays: Any, keys: Any) -> Any:
@@ -93,13 +97,13 @@ def our_plan(case: str, solver: str, count: int) -> Callable[[], None]:
 
 def flops(case: str) -> float:
     """Multiplications and additions of the matrix products in a plan of ours: the least that must be computed."""
-    spec, sizes = kairode.make(case).task.spec, preset(case).sizes
-    d, a, z, h = len(spec.observations), spec.actions.n, sizes.latent, sizes.field_hidden
+    spec, sizes = kairode.make(case).task.spec, fit_preset(case).sizes
+    d, a, z, h = len(spec.observations), spec.actions.n, sizes.latent_size, sizes.field_hidden
     field = z * h + h * h + h * z
     timer = (d + a + z) * sizes.timer_hidden + sizes.timer_hidden * (spec.intervals.classes or 1)
     actor = d * 64 + 64 * 64 + 64 * a
     step = actor + timer + (d + a + z) * z + 4 * field + z * d  # midpoint:2 looks at the field four times
-    return 2.0 * PLAN.sequences * (PLAN.horizon * step + actor + d * 64 + (64 + a) * 64 + 64)
+    return 2.0 * PLAN.candidates * (PLAN.horizon * step + actor + d * 64 + (64 + a) * 64 + 64)
 
 
 def peak() -> float:
@@ -112,8 +116,8 @@ def peak() -> float:
 
 def episodes(case: str) -> Episodes:
     """A batch of random pieces."""
-    spec, settings = kairode.make(case).task.spec, preset(case).settings
-    rng, n, h = np.random.default_rng(0), settings.batch, settings.pieces or 10
+    spec, settings = kairode.make(case).task.spec, fit_preset(case).training
+    rng, n, h = np.random.default_rng(0), settings.batch_size, settings.chunk_length or 10
     return Episodes(
         jnp.asarray(rng.normal(size=(n, h + 1, len(spec.observations))), jnp.float32),
         jnp.asarray(rng.uniform(-1, 1, size=(n, h, spec.actions.n)), jnp.float32),
@@ -124,12 +128,12 @@ def episodes(case: str) -> Episodes:
 
 def our_iterations(case: str, solver: str) -> Callable[[], None]:
     """Training iterations of one seed."""
-    env, usually = kairode.make(case), preset(case)
+    env, usually = kairode.make(case), fit_preset(case)
     sizes = dataclasses.replace(usually.sizes, solver=solver)
     models = eqx.filter_vmap(lambda key: build("latent-ode", env.task.spec, sizes, key=key))(jax.random.key(0)[None])
-    settings: TrainingConfig = dataclasses.replace(usually.settings, patience=None)
+    settings: TrainingConfig = dataclasses.replace(usually.training, patience=None)
     static, fit_state = eqx.filter(models, eqx.is_array, inverse=True), init_fit_state(models, settings, [0])
-    data, order = episodes(case), jnp.tile(jnp.arange(settings.batch), (ITERATIONS, 1, 1))
+    data, order = episodes(case), jnp.tile(jnp.arange(settings.batch_size), (ITERATIONS, 1, 1))
 
     def call() -> None:
         jax.block_until_ready(run_iterations(fit_state, data, order, static, settings))
@@ -140,8 +144,8 @@ def our_iterations(case: str, solver: str) -> Callable[[], None]:
 def loop() -> dict[str, float]:
     """Milliseconds of a decision of four seeds together, and where they go; the host waits for every part."""
     warmup = 5000 if ON_GPU else 3000
-    config: MPCConfig = usual(LOOP, "latent-ode", agent=ActorCriticConfig(warmup=warmup))
-    loop = MPCLoop(kairode.make(LOOP), config.config, list(range(SEEDS)), warmup + 5000)
+    config: MPCConfig = mpc_preset(LOOP, "latent-ode", agent=ActorCriticConfig(warmup=warmup))
+    loop = MPCLoop(kairode.make(LOOP), config, list(range(SEEDS)), warmup + 5000)
     loop.warm_up()
     loop.begin_epoch()  # compiles
     for _ in range(2):
@@ -222,8 +226,8 @@ def torch_plan(case: str) -> Callable[..., Any]:
     robot, gamma, frame = task.robot, task.spec.discount, task.time_scale
 
     def plan(seen: Any, z: Any, noise: Any) -> Any:
-        obs, z = seen.expand(PLAN.sequences, -1), z.expand(PLAN.sequences, -1)
-        earned = torch.zeros(PLAN.sequences, device=p["device"])
+        obs, z = seen.expand(PLAN.candidates, -1), z.expand(PLAN.candidates, -1)
+        earned = torch.zeros(PLAN.candidates, device=p["device"])
         discount, alive = torch.ones_like(earned), torch.ones_like(earned, dtype=torch.bool)
         first: Any = None
         for h in range(PLAN.horizon):
@@ -245,7 +249,7 @@ def torch_plan(case: str) -> Callable[..., Any]:
         seen_by_critic = torch.relu(p["first"](features))
         tail = p["rest"](torch.cat([seen_by_critic, torch.tanh(p["actor"](features))], -1))[:, 0]
         worth = earned + torch.where(alive, discount * tail, 0.0)
-        return first[worth.topk(PLAN.best).indices].mean(0)
+        return first[worth.topk(PLAN.elites).indices].mean(0)
 
     without_gradients: Callable[..., Any] = torch.no_grad()(plan)
     return without_gradients
@@ -257,11 +261,11 @@ def torch_calls(case: str) -> dict[str, Callable[[], None]]:
     from torch import nn
 
     plan, p = torch_plan(case), torch_parts(case)
-    latent, controls = preset(case).sizes.latent, kairode.make(case).task.spec.actions.n
+    latent, controls = fit_preset(case).sizes.latent_size, kairode.make(case).task.spec.actions.n
     seen, z = torch.tensor(np.array(seen_obs(case, 1)), device=p["device"]), torch.zeros(1, latent, device=p["device"])
 
     def one_plan() -> None:
-        noise = torch.randn(PLAN.horizon, PLAN.sequences, controls, device=p["device"])
+        noise = torch.randn(PLAN.horizon, PLAN.candidates, controls, device=p["device"])
         plan(seen, z, noise).cpu()
 
     data = episodes(case)
@@ -298,12 +302,12 @@ def same_decision(case: str) -> float:
     import torch
 
     ours = planner(case, TIGHT)
-    shape = (PLAN.horizon, ours.task.spec.actions.n, PLAN.sequences)
+    shape = (PLAN.horizon, ours.task.spec.actions.n, PLAN.candidates)
     noise = np.array(jax.random.normal(jax.random.key(2), shape))
-    z = np.array(jax.random.normal(jax.random.key(3), (preset(case).sizes.latent,)))
+    z = np.array(jax.random.normal(jax.random.key(3), (fit_preset(case).sizes.latent_size,)))
     with jax.default_matmul_precision("highest"):
         tried, worth = eqx.filter_jit(ours.evaluate_sequences)(seen_obs(case, 1)[0], jnp.asarray(z), jnp.asarray(noise))
-    best = np.asarray(worth).argsort()[-PLAN.best :]
+    best = np.asarray(worth).argsort()[-PLAN.elites :]
     mine = np.asarray(tried)[0][:, best].mean(-1)
     p = torch_parts(case)
     seen = torch.tensor(np.array(seen_obs(case, 1)), device=p["device"])
@@ -347,7 +351,7 @@ NAMES = {
 
 
 def show(figures: dict[str, Any]) -> None:
-    table = Table(f"milliseconds, Latent-ODE, K = {PLAN.sequences}, H = {PLAN.horizon}", *CASES, box=SIMPLE_HEAD)
+    table = Table(f"milliseconds, Latent-ODE, K = {PLAN.candidates}, H = {PLAN.horizon}", *CASES, box=SIMPLE_HEAD)
     for name, words in NAMES.items():
         if name in figures[CASES[0]]:
             table.add_row(words, *(f"{figures[case][name]:.3g}" for case in CASES))

@@ -22,7 +22,6 @@ from rich.table import Table
 
 import kairode
 from kairode.agents.dqn import (
-    DQNConfig,
     Learner,
     ReplayTransition,
     gradient_step,
@@ -34,12 +33,14 @@ from kairode.agents.dqn import (
 )
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps
-from kairode.config.presets import preset
+from kairode.config.agents import DQNConfig
+from kairode.config.models import PAPER_MODELS
+from kairode.config.presets import fit_preset
 from kairode.data.replay import Draw, add_prioritised, draw, prioritise
 from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
 from kairode.envs.schedule import FixedOrOwn, Own, Schedule
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.zoo import PAPER_MODELS, build
+from kairode.models.zoo import build
 from kairode.planning.model_env import ModelEnv, make_model_env
 
 ENV, MODEL = "hiv", "latent-ode"
@@ -60,7 +61,7 @@ EPISODES = 10_000
 
 def model_of(name: str, seed: int) -> DynamicsModel:
     """Random weights, small ones so that no prediction grows: practice takes as long in any world."""
-    model = build(name, kairode.make(ENV).task.spec, preset(ENV).sizes, key=jax.random.key(seed))
+    model = build(name, kairode.make(ENV).task.spec, fit_preset(ENV).sizes, key=jax.random.key(seed))
     return jax.tree.map(lambda x: 0.25 * x if eqx.is_array(x) else x, model)
 
 
@@ -92,7 +93,7 @@ class Ours:
     def check(self) -> None:
         """Whether what was measured is practice: all agents learn, with updates."""
         assert not self.train_state.diverged.any(), "an agent diverged: no updates were measured"
-        assert (self.train_state.learner.replay.replay.size > SETTINGS.batch).all()
+        assert (self.train_state.learner.replay.replay.size > SETTINGS.batch_size).all()
 
 
 # What replay adds.
@@ -100,7 +101,7 @@ class Ours:
 
 def replay_loops() -> dict[str, Callable[[], Any]]:
     """Updates from a full prioritised replay, and the same ones from batches that lie ready."""
-    features, actions, capacity = len(MARKERS), len(TREATMENTS), SETTINGS.capacity
+    features, actions, capacity = len(MARKERS), len(TREATMENTS), SETTINGS.replay_capacity
     rng = np.random.default_rng(0)
 
     def experience(n: int) -> ReplayTransition:
@@ -118,7 +119,7 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     full = eqx.tree_at(lambda a: a.replay, full, memory)
     keys = jax.random.split(jax.random.key(1), UPDATES)
     arrivals = experience(UPDATES)
-    drawn = [draw(memory, SETTINGS.batch, key=key) for key in keys]
+    drawn = [draw(memory, SETTINGS.batch_size, key=key) for key in keys]
     batches: Draw = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
 
     def with_replay(learner: Learner, now: tuple[ReplayTransition, Any]) -> tuple[Learner, None]:
@@ -139,7 +140,7 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
         return call
 
     # The four products of 128 x 256 x 512 in an update (two forwards, two backwards): what no implementation is spared.
-    x, g, (small, large) = jnp.ones((SETTINGS.batch, 256)), jnp.ones((SETTINGS.batch, 512)), SETTINGS.hidden
+    x, g, (small, large) = jnp.ones((SETTINGS.batch_size, 256)), jnp.ones((SETTINGS.batch_size, 512)), SETTINGS.hidden
     assert (small, large) == (256, 512)
 
     def products(weight: Any, _: Any) -> tuple[Any, None]:
@@ -263,12 +264,12 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
     q, target = network(), network()
     target.load_state_dict(q.state_dict())
     adam = torch.optim.Adam(q.parameters(), lr=SETTINGS.learning_rate)
-    replay = SumTree(SETTINGS.capacity, features)
+    replay = SumTree(SETTINGS.replay_capacity, features)
     rng = np.random.default_rng(0)
     obs, z, now, decisions, episodes = start_obs, torch.randn(latent), 0.0, 0, 0
 
     def gradient_step() -> None:
-        where, weights = replay.draw(SETTINGS.batch, rng)
+        where, weights = replay.draw(SETTINGS.batch_size, rng)
         seen, action, reward, discount, then = (
             torch.from_numpy(x[where])
             for x in (replay.seen, replay.action, replay.reward, replay.discount, replay.then)
@@ -279,14 +280,14 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
         losses = nn.functional.smooth_l1_loss(value, wanted, reduction="none")
         adam.zero_grad()
         (torch.from_numpy(weights.astype(np.float32)) * losses).mean().backward()
-        nn.utils.clip_grad_value_(q.parameters(), SETTINGS.clip)
+        nn.utils.clip_grad_value_(q.parameters(), SETTINGS.gradient_clip)
         adam.step()
         replay.prioritise(where, (value.detach() - wanted).numpy())
 
     def step() -> None:
         nonlocal obs, z, now, decisions, episodes
         with torch.no_grad():
-            last = SETTINGS.epsilon_last
+            last = SETTINGS.final_epsilon
             share = last + (1 - last) * np.exp(-decisions / SETTINGS.epsilon_decay)
             action = int(rng.integers(actions)) if rng.random() < share else int(q(obs).argmax())
             then, z, tau = imagined(obs, z, action)
@@ -294,11 +295,11 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
         reward = SETTINGS.reward_scale * (1000 * cells - 0.1 * virus - medicine[action])
         replay.add(obs.numpy(), action, reward, spec.discount**tau, then.numpy())
         obs, now, decisions = then, now + tau, decisions + 1
-        if decisions >= SETTINGS.batch:
+        if decisions >= SETTINGS.batch_size:
             gradient_step()
         if now >= spec.horizon:
             obs, z, now, episodes = start_obs, torch.randn(latent), 0.0, episodes + 1
-            if episodes % SETTINGS.target_every == 0:
+            if episodes % SETTINGS.target_period == 0:
                 target.load_state_dict(q.state_dict())
 
     return step

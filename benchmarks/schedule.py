@@ -20,7 +20,7 @@ import kairode
 from kairode.agents.encoder import IdentityEncoder, LatentMemory, TrackedMemory
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
-from kairode.config.presets import preset
+from kairode.config.presets import fit_preset
 from kairode.envs.accrual import step_rewards
 from kairode.envs.schedule import Decision
 from kairode.models.zoo import build
@@ -34,7 +34,7 @@ ENV = kairode.make("hiv")
 SPEC = ENV.task.spec
 KEY = jax.random.key(0)
 POLICY = QPolicy(ReLUNetwork.new(6, 256, 512, 4, key=KEY), IdentityEncoder(), SPEC, accrues=True)
-MODELS = [build("latent-ode", SPEC, preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
+MODELS = [build("latent-ode", SPEC, fit_preset("hiv").sizes, key=jax.random.key(i)) for i in range(5)]
 
 
 def decisions(members: int) -> Decision:

@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from kairode.config.run import command
 
 import kairode
 from kairode.cli.common import fields_of
-from kairode.config.run import RunConfig, command
+from kairode.config.algorithms import RunConfig
 from kairode.envs.zoo import ENVIRONMENTS
 
 

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from kairode.errors import KairodeError
-from kairode.records_migration import (
-    evaluation_figures,
-    migrate_record,
-    schedule_row,
-    study_cell,
-    visits_point,
-)
+from kairode.records_migration import evaluation_figures, migrate_record, schedule_row, study_cell, visits_point
 from kairode.result import RETURNS, Result, Spread, objective_name, short_number
 from kairode.stats import iqm, mean, std
 

@@ -15,17 +15,17 @@ from kairode.errors import KairodeError
 
 if TYPE_CHECKING:
     from kairode.agents.evaluate import evaluate
-    from kairode.agents.policy_files import load_policy, save_policy
+    from kairode.agents.policy_files import save_policy
+    from kairode.algorithms.dyna import train_dyna
     from kairode.algorithms.fit import fit
     from kairode.algorithms.learn import learn
     from kairode.algorithms.mpc import train_mpc
-    from kairode.algorithms.train_dyna import train_dyna
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.models import DynamicsModel, predict
-    from kairode.planning.model_env import make_model_env
-    from kairode.planning.optimize_schedule import optimize_schedule
-    from kairode.runs.mpc import load_policies
+    from kairode.planning.model_env import ModelEnv, make_model_env
+    from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning
+    from kairode.runs.policies import load_policy
     from kairode.training.evaluate_model import evaluate_model
     from kairode.training.model_files import load_models
 
@@ -36,14 +36,14 @@ _HOMES = {
     "kairode.training.evaluate_model": ("evaluate_model",),
     "kairode.training.model_files": ("load_models",),
     "kairode.agents.evaluate": ("evaluate",),
-    "kairode.agents.policy_files": ("load_policy", "save_policy"),
-    "kairode.planning.optimize_schedule": ("optimize_schedule",),
-    "kairode.planning.model_env": ("make_model_env",),
+    "kairode.agents.policy_files": ("save_policy",),
+    "kairode.planning.optimize_schedule": ("optimize_schedule", "schedule_for_learning"),
+    "kairode.planning.model_env": ("ModelEnv", "make_model_env"),
     "kairode.algorithms.mpc": ("train_mpc",),
     "kairode.algorithms.fit": ("fit",),
     "kairode.algorithms.learn": ("learn",),
-    "kairode.runs.mpc": ("load_policies",),
-    "kairode.algorithms.train_dyna": ("train_dyna",),
+    "kairode.runs.policies": ("load_policy",),
+    "kairode.algorithms.dyna": ("train_dyna",),
 }
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Given",
     "HostEnvironment",
     "KairodeError",
+    "ModelEnv",
     "Own",
     "Policy",
     "Schedule",
@@ -65,7 +66,6 @@ __all__ = [
     "fit",
     "learn",
     "load_models",
-    "load_policies",
     "load_policy",
     "make",
     "make_model_env",
@@ -73,6 +73,7 @@ __all__ = [
     "predict",
     "read",
     "save_policy",
+    "schedule_for_learning",
     "train_dyna",
     "train_mpc",
     "write",

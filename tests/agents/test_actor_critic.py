@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+from kairode.config.mpc import usual
 
 import kairode
 from kairode.agents import actor_critic as ac
@@ -15,7 +16,6 @@ from kairode.agents.actor_policy import ActorPolicy, actions, controls
 from kairode.agents.dqn import ReplayTransition
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc import run_mpc
-from kairode.config.mpc import usual
 from kairode.errors import KairodeError
 
 F, A, N = 3, 2, 16

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from kairode.agents.dqn import (
-    DQNConfig,
     Learner,
     ReplayTransition,
     epsilon,
@@ -21,6 +20,7 @@ from kairode.agents.dqn import (
     update_target,
 )
 from kairode.agents.network import ReLUNetwork
+from kairode.config.agents import DQNConfig
 from kairode.data.replay import draw
 from kairode.errors import KairodeError
 
@@ -150,7 +150,7 @@ def test_when_nothing_moves() -> None:
     for learner, going, moves in ((enough, YES, True), (enough, NO, False), (few, YES, False), (broken, YES, False)):
         after, fine = gradient_step(learner, settings, going, key=KEY)
         assert same(after.q, learner.q) != moves
-        assert same(after.q_optimizer, learner.q_optimizer) != moves
+        assert same(after.optimizer, learner.optimizer) != moves
         assert same(after.target, learner.target)
         assert bool(fine) == (learner is not broken)
     assert same(update_target(enough, YES).target, enough.q)

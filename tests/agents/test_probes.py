@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from probes import END, Cue, abreast, one_of, table
 
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.evaluate import evaluate
 from kairode.agents.train_loop import TrainResult, train_agents
 from kairode.agents.train_step import TrainingBatch
+from kairode.config.agents import DQNConfig
+from kairode.config.models import ModelConfig
 from kairode.envs.schedule import FixedOrOwn, Own
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 
 SETTINGS = DQNConfig(
     hidden=(64,), batch=32, capacity=512, target_every=2, learning_rate=3e-3, epsilon_last=0.5, epsilon_decay=50

@@ -14,14 +14,15 @@ import safetensors.numpy
 from probes import Fragile, abreast, some_of
 
 import kairode
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.train_loop import TrainProgress, TrainResult, train_agents
 from kairode.agents.train_step import TrainingBatch
+from kairode.config.agents import DQNConfig
+from kairode.config.models import ModelConfig
 from kairode.envs.schedule import FixedOrOwn, Own
 from kairode.errors import KairodeError, Stopped
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.planning.model_env import make_model_env
 
 SETTINGS = DQNConfig(hidden=(16,), batch=16, capacity=128, target_every=3, learning_rate=3e-3)

@@ -11,17 +11,18 @@ import pytest
 from probes import Cue, abreast, one_of, table
 
 import kairode
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_step import TrainingBatch, env_step, init_train_state, run_steps, transitions_from_data
+from kairode.config.agents import DQNConfig
+from kairode.config.models import ModelConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Environment
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.planning.model_env import make_model_env
 
 KEY = jax.random.key(0)

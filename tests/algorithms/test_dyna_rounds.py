@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.dqn import DQNConfig
 from kairode.algorithms import dyna as module
-from kairode.algorithms.dyna import DynaConfig, dyna_round, run_dyna
+from kairode.algorithms.dyna import dyna_round, run_dyna
+from kairode.config.agents import DQNConfig
+from kairode.config.algorithms import DynaConfig
 from kairode.data.trajectory import join
 from kairode.errors import Stopped
 

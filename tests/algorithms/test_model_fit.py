@@ -16,13 +16,12 @@ import pytest
 import safetensors.numpy
 
 import kairode
-from kairode.algorithms.fit import command, make_fit_config
-from kairode.config.options import FitOptions, WeightOptions
+from kairode.algorithms.fit import command
+from kairode.config.models import ModelConfig
 from kairode.config.presets import FITS, OTHER, changed, preset
+from kairode.config.training import LossWeights, TrainingConfig
 from kairode.errors import KairodeError
-from kairode.models.zoo import MODELS, ModelConfig, build
-from kairode.training.losses import LossWeights
-from kairode.training.step import TrainingConfig
+from kairode.models.zoo import MODELS, build
 
 SHORT = ["--episodes", "12", "--valid", "4", "--test", "4", "--iterations", "30", "--every", "10", "--batch", "4"]
 TINY = [*SHORT, "--latent", "3", "--field-hidden", "4", "--set", "max_decisions=6"]

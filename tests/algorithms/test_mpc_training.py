@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kairode.config.mpc import usual, with_options
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticConfig
 from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms import mpc as control
@@ -23,13 +23,16 @@ from kairode.algorithms.mpc_agent import FinishedEpisode, reward_skill, transiti
 from kairode.algorithms.mpc_data import validation_mask
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.config import mpc as controls
-from kairode.config.mpc import MPCConfig, usual, with_options
+from kairode.config.agents import ActorCriticConfig
+from kairode.config.algorithms import MPCConfig
+from kairode.config.models import ModelConfig
+from kairode.config.planning import PlanConfig
 from kairode.data.rows import StepRow, cut, pack_row, unpack_row, width
 from kairode.errors import KairodeError, Stopped
 from kairode.models.predict import Episodes
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.paper import locomotion
-from kairode.planning.mpc import PlanConfig, Planner
+from kairode.planning.mpc import Planner
 from kairode.report import mpc as report
 from kairode.report.video import draw_gif, draw_strip, record_video
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run, load_policies, read_config

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode.config.models import ModelConfig
 from kairode.data import collect
 from kairode.envs.accrual import AccruedRewards, inner_state
 from kairode.errors import KairodeError
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.planning.interpolate import interpolated
 from kairode.planning.model_env import make_model_env
 

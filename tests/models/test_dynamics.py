@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 import kairode
+from kairode.config.models import PAPER_MODELS, ModelConfig
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.networks import MLP, Linear
 from kairode.models.predict import Episodes, follow, open_loop, predict, prepare
 from kairode.models.timer import ClassTimer, ContinuousTimer
-from kairode.models.zoo import MODELS, PAPER_MODELS, ModelConfig, build
+from kairode.models.zoo import MODELS, build
 
 SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kairode.algorithms.dyna import DynaConfig
+from kairode.config.algorithms import DynaConfig
 from kairode.errors import KairodeError
 from kairode.paper import returns, table1
 from kairode.paper import schedule_study as visits

@@ -5,8 +5,9 @@ import jax
 import numpy as np
 import pytest
 
+from kairode.config.models import PAPER_MODELS, ModelConfig
 from kairode.envs import make
-from kairode.models.zoo import PAPER_MODELS, ModelConfig, build
+from kairode.models.zoo import build
 from kairode.paper import returns, studies
 from kairode.paper.published import RETURNS
 from kairode.paper.returns import REGULAR, STUDIES, TABLES, TRANSFER

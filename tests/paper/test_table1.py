@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kairode.models.zoo import PAPER_MODELS
+from kairode.config.models import PAPER_MODELS
 from kairode.paper import table1
 from kairode.paper.published import RETURNS
 

@@ -10,15 +10,18 @@ import pytest
 import scipy.linalg
 
 import kairode
-from kairode.agents.actor_critic import ActorCriticConfig, Critic, Networks, greedy, init_actor_critic, value
+from kairode.agents.actor_critic import Critic, Networks, greedy, init_actor_critic, value
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.config.agents import ActorCriticConfig
+from kairode.config.models import ModelConfig
+from kairode.config.planning import PlanConfig
 from kairode.data.normalize import RunningStatistics
 from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
 from kairode.errors import KairodeError
 from kairode.models.dynamics import Scale
-from kairode.models.zoo import MODELS, ModelConfig, build
-from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner, TrueDynamics
+from kairode.models.zoo import MODELS, build
+from kairode.planning.mpc import LearnedDynamics, Planner, TrueDynamics
 from kairode.trees import one, stack
 
 LEARNING = ActorCriticConfig(hidden=(8, 8))

@@ -17,20 +17,16 @@ import kairode
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, LatentMemory, TrackedMemory
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
+from kairode.config.models import ModelConfig
 from kairode.data.rollout import rollout_compiled
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Discrete, Environment, Intervals, Spec, Task, Variable
 from kairode.envs.integrate import integrate
 from kairode.envs.schedule import Decision, Fixed
 from kairode.errors import KairodeError
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.planning.lookahead import ModelLookahead, TrueLookahead
-from kairode.planning.optimize_schedule import (
-    PenaltySweep,
-    check_candidates,
-    optimize_schedule,
-    sweep_penalties,
-)
+from kairode.planning.optimize_schedule import PenaltySweep, check_candidates, optimize_schedule, sweep_penalties
 from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
 from kairode.seeds import Purpose, derive
 

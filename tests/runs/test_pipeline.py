@@ -6,16 +6,17 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from kairode.config.run import command, usual
 
 import kairode
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.train_step import transitions_from_data
-from kairode.algorithms.dyna import DynaConfig
 from kairode.algorithms.learn import learn_with_curve
-from kairode.config.run import command, usual
+from kairode.config.agents import DQNConfig
+from kairode.config.algorithms import DynaConfig
+from kairode.config.models import ModelConfig
 from kairode.data.describe import spec_to_dict
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence, schedule_sentence
 from kairode.runs.findings import best_constant, on_the_system

@@ -6,8 +6,9 @@ import re
 import subprocess
 
 import pytest
+from kairode.config.run import command, usual
 
-from kairode.config.run import RunConfig, command, usual
+from kairode.config.algorithms import RunConfig
 from kairode.errors import KairodeError
 from kairode.files import save_json
 from kairode.runs.pipeline import run_pipeline

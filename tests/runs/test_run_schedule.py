@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.dqn import DQNConfig
-from kairode.config.run import RunConfig
+from kairode.config.agents import DQNConfig
+from kairode.config.algorithms import RunConfig, ScheduleConfig
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.paper.schedule_study import (
@@ -25,7 +25,7 @@ from kairode.runs import labels
 from kairode.runs.load import read_run
 from kairode.runs.pipeline import _schedule_config, run_pipeline
 from kairode.runs.record import save
-from kairode.runs.schedule import ScheduleConfig, check_schedule_config, chosen_of, learned_policy
+from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
 
 SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
 

@@ -12,6 +12,8 @@ import pytest
 from scipy.linalg import expm
 
 import kairode
+from kairode.config.models import ModelConfig
+from kairode.config.training import LossWeights, TrainingConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Intervals, Spec, Variable
 from kairode.errors import KairodeError
@@ -19,13 +21,12 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.networks import Linear
 from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.training import checkpoint, loop
 from kairode.training.evaluate_model import check_intervals, check_solver, evaluate_model
 from kairode.training.loop import FitProgress, train
-from kairode.training.losses import LossWeights
 from kairode.training.model_files import load_models, save_models
-from kairode.training.step import TrainingConfig, init_fit_state, run_iterations
+from kairode.training.step import init_fit_state, run_iterations
 
 SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 QUICK = TrainingConfig(iterations=12, batch=4, every=4)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode.config.models import ModelConfig
+from kairode.config.training import LossWeights
 from kairode.data.trajectory import Trajectory
 from kairode.models.predict import Episodes, encode, follow, prepare
-from kairode.models.zoo import MODELS, ModelConfig, build
+from kairode.models.zoo import MODELS, build
 from kairode.training.batches import batch_numbers, pad, pieces
-from kairode.training.losses import LossWeights, objective, state_error
+from kairode.training.losses import objective, state_error
 
 SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 

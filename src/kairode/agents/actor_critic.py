@@ -17,73 +17,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.agents.dqn import ReplayTransition, td_target
 from kairode.agents.network import ReLUNetwork
-from kairode.errors import KairodeError, unknown
+from kairode.config.agents import ActorCriticConfig
 from kairode.trees import choose
 
-KINDS = ("ddpg", "td3", "sac")
 LOG_STD = (-5.0, 2.0)
 """Bounds of the log standard deviation of SAC's actions."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ActorCriticConfig:
-    """How an actor and its critics are learned. The values are those of the paper's DDPG."""
-
-    kind: str = "ddpg"
-    """One of ddpg, td3, sac."""
-    hidden: tuple[int, int] = (64, 64)
-    """ReLU units of the two hidden layers of every network."""
-    actor_rate: float = 1e-4
-    """Adam's learning rate for the actor (and for SAC's temperature)."""
-    critic_rate: float = 1e-3
-    """And for the critics."""
-    batch: int = 128
-    """Transitions in an update."""
-    updates: int = 1
-    """Updates for each decision."""
-    capacity: int = 1_000_000
-    """Transitions in the replay."""
-    soft: float = 1e-3
-    """Share of the networks that goes into the target networks at every update."""
-    noise: float = 0.1
-    """Standard deviation of the exploration noise on every action (SAC explores by itself)."""
-    warmup: int = 15_000
-    """Random decisions before the first update."""
-    delay: int = 2
-    """TD3: updates of the critics for each of the actor and the targets."""
-    target_noise: float = 0.2
-    """TD3: noise on the target's action."""
-    target_cut: float = 0.5
-    """TD3: which is cut at this."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this while learning."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("actor-critic", self.kind, KINDS)
-        if not (len(self.hidden) == 2 and all(isinstance(n, int) and n >= 1 for n in self.hidden)):
-            raise KairodeError(f"hidden is the sizes of two layers, such as (64, 64), got {self.hidden}.")
-        for name in ("batch", "capacity", "delay", "warmup", "updates"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
-        for name in ("actor_rate", "critic_rate", "reward_scale"):
-            if not getattr(self, name) > 0:
-                raise KairodeError(f"{name} must be positive, got {getattr(self, name)}.")
-        for name in ("noise", "target_noise", "target_cut"):
-            if not getattr(self, name) >= 0:
-                raise KairodeError(f"{name} must not be negative, got {getattr(self, name)}.")
-        if not 0 < self.soft <= 1:
-            raise KairodeError(f"soft is a share, above 0 and at most 1, got {self.soft}.")
-
-    @property
-    def critics(self) -> int:
-        """How many there are."""
-        return 1 if self.kind == "ddpg" else 2
-
-    @property
-    def entropic(self) -> bool:
-        """Whether the actor draws its actions and is paid for their entropy."""
-        return self.kind == "sac"
 
 
 class Critic(eqx.Module):
@@ -132,7 +70,7 @@ class ActorCritic(eqx.Module):
 def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, *, key: Key[Array, ""]) -> ActorCritic:
     """Random weights; the targets are the same."""
     actor_key, critic_key = jax.random.split(key)
-    outputs = 2 * actions if settings.entropic else actions
+    outputs = 2 * actions if settings.stochastic else actions
     actor = ReLUNetwork.new(features, *settings.hidden, outputs, key=actor_key)
     make = jax.vmap(lambda key: Critic.new(features, actions, settings.hidden, key=key))
     networks = Networks(actor, make(jax.random.split(critic_key, settings.critics)))
@@ -141,9 +79,9 @@ def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, 
         networks,
         networks,
         zero,
-        optax.adam(settings.actor_rate).init(actor),
-        optax.adam(settings.critic_rate).init(networks.critics),
-        optax.adam(settings.actor_rate).init(zero),
+        optax.adam(settings.actor_learning_rate).init(actor),
+        optax.adam(settings.critic_learning_rate).init(networks.critics),
+        optax.adam(settings.actor_learning_rate).init(zero),
         jnp.zeros((), jnp.int32),
     )
 
@@ -151,7 +89,7 @@ def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, 
 def greedy(settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"]) -> Float[Array, "*b act"]:
     """pi(s), without any noise."""
     out = actor(features)
-    return jnp.tanh(out[..., : out.shape[-1] // 2] if settings.entropic else out)
+    return jnp.tanh(out[..., : out.shape[-1] // 2] if settings.stochastic else out)
 
 
 def drawn(
@@ -172,7 +110,7 @@ def explore(
     settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
 ) -> Float[Array, "*b act"]:
     """The action with the noise of exploration."""
-    if settings.entropic:
+    if settings.stochastic:
         return drawn(actor, features, key=key)[0]
     action = greedy(settings, actor, features)
     return jnp.clip(action + settings.noise * jax.random.normal(key, action.shape), -1.0, 1.0)
@@ -193,13 +131,13 @@ def next_values(
 ) -> Float[Array, " b"]:
     """The value of what comes next, by the target networks."""
     target, features = agent.target, batch.next_features
-    if settings.entropic:
+    if settings.stochastic:
         action, density = drawn(agent.networks.actor, features, key=key)
         return value(target.critics, features, action) - jnp.exp(agent.log_temperature) * density
     action = greedy(settings, target.actor, features)
     if settings.kind == "td3":
         noise = settings.target_noise * jax.random.normal(key, action.shape)
-        action = jnp.clip(action + jnp.clip(noise, -settings.target_cut, settings.target_cut), -1.0, 1.0)
+        action = jnp.clip(action + jnp.clip(noise, -settings.target_noise_clip, settings.target_noise_clip), -1.0, 1.0)
     return value(target.critics, features, action)
 
 
@@ -219,7 +157,7 @@ def actor_loss(
     key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Minus the value of what it does (and of its entropy, for SAC); also the mean log density."""
-    if settings.entropic:
+    if settings.stochastic:
         action, density = drawn(actor, batch.features, key=key)
         return (temperature * density - value(critics, batch.features, action)).mean(), density.mean()
     action = greedy(settings, actor, batch.features)
@@ -234,31 +172,31 @@ def update_actor_critic(
     critics, actor = agent.networks.critics, agent.networks.actor
     wanted = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
     loss, slope = jax.value_and_grad(critic_loss)(critics, batch, jax.lax.stop_gradient(wanted))
-    change, critic_state = optax.adam(settings.critic_rate).update(slope, agent.critic_state)
+    change, critic_state = optax.adam(settings.critic_learning_rate).update(slope, agent.critic_state)
     critics = optax.apply_updates(critics, change)
 
     temperature = jnp.exp(agent.log_temperature)
     (worth, density), slope = jax.value_and_grad(actor_loss, has_aux=True)(
         actor, critics, temperature, settings, batch, key=actor_key
     )
-    change, actor_state = optax.adam(settings.actor_rate).update(slope, agent.actor_state)
+    change, actor_state = optax.adam(settings.actor_learning_rate).update(slope, agent.actor_state)
     networks = Networks(optax.apply_updates(actor, change), critics)
     moved = ActorCritic(
         networks,
-        jax.tree.map(lambda target, new: target + settings.soft * (new - target), agent.target, networks),
+        jax.tree.map(lambda target, new: target + settings.polyak * (new - target), agent.target, networks),
         agent.log_temperature,
         actor_state,
         critic_state,
         agent.temperature_state,
         agent.updates + 1,
     )
-    if settings.entropic:
+    if settings.stochastic:
         moved = _with_temperature(moved, settings, density, batch.action.shape[-1])
     if settings.kind == "td3":  # the actor and the targets move less often than the critics
         held = dataclasses.replace(
             agent, networks=Networks(actor, critics), critic_state=critic_state, updates=moved.updates
         )
-        moved = choose(agent.updates % settings.delay == 0, moved, held)
+        moved = choose(agent.updates % settings.policy_delay == 0, moved, held)
     sane = jnp.isfinite(loss) & jnp.isfinite(worth)
     return choose(sane, moved, agent), sane
 
@@ -268,5 +206,5 @@ def _with_temperature(
 ) -> ActorCritic:
     """SAC's temperature is learned: the entropy should be about minus one for each control."""
     slope = -jnp.exp(agent.log_temperature) * (density - actions)
-    change, state = optax.adam(settings.actor_rate).update(slope, agent.temperature_state)
+    change, state = optax.adam(settings.actor_learning_rate).update(slope, agent.temperature_state)
     return dataclasses.replace(agent, log_temperature=agent.log_temperature + change, temperature_state=state)

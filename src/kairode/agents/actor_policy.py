@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from kairode.agents.actor_critic import ActorCriticConfig, Networks, explore, greedy
+from kairode.agents.actor_critic import Networks, explore, greedy
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.config.agents import ActorCriticConfig
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Continuous, Obs, Spec, Tau
 from kairode.errors import KairodeError

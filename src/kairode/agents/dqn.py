@@ -1,6 +1,5 @@
 """Deep Q-learning in continuous time (Mnih et al. 2015; Bradtke and Duff 1995): the discount is gamma^tau."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,57 +9,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.agents.network import ReLUNetwork
+from kairode.config.agents import DQNConfig
 from kairode.data.replay import Prioritised, add_prioritised, draw, empty_prioritised, prioritise
-from kairode.errors import KairodeError
-
-
-@dataclasses.dataclass(frozen=True)
-class DQNConfig:
-    """How a Q-network is learned. The values are those of the paper."""
-
-    hidden: tuple[int, ...] = (256, 512)
-    """ReLU units of the hidden layers."""
-    learning_rate: float = 5e-4
-    """Adam's."""
-    batch: int = 128
-    """Transitions in an update; updates begin when there are as many."""
-    capacity: int = 100_000
-    """Transitions in the replay."""
-    alpha: float = 0.6
-    """Exponent of the priorities."""
-    beta: float = 0.4
-    """Exponent of the importance weights."""
-    clip: float = 1.0
-    """Each element of the gradient is clipped to [-clip, clip]."""
-    target_every: int = 10
-    """Episodes between two copies of the network to the target network."""
-    epsilon_last: float = 0.05
-    """Share of random actions towards the end of training, and at test."""
-    epsilon_decay: float = 200.0
-    """Decisions over which the share of random actions falls from 1 towards that, by a factor of e."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this while learning (published run: 1, whatever the reward's size)."""
-    double: bool = False
-    """Double Q-learning (van Hasselt et al. 2016): the network picks the next action, the target values it."""
-    penalty: float = 0.0
-    """Taken from the scaled reward for each unit of disagreement among the models of an imagined world."""
-    cooldown: float = 0.0
-    """Over this last share of the episodes the learning rate falls to zero, so that the policy comes to rest."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "capacity", "target_every"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
-        if self.capacity < self.batch:
-            raise KairodeError(f"a replay of {self.capacity} does not hold a batch of {self.batch}.")
-        for name in ("learning_rate", "clip", "epsilon_decay", "reward_scale"):
-            if not getattr(self, name) > 0:
-                raise KairodeError(f"{name} must be positive, got {getattr(self, name)}.")
-        for name in ("alpha", "beta", "epsilon_last", "cooldown"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise KairodeError(f"{name} must lie in [0, 1], got {getattr(self, name)}.")
-        if not self.penalty >= 0:
-            raise KairodeError(f"penalty must not be negative, got {self.penalty}.")
 
 
 class ReplayTransition(NamedTuple):
@@ -92,7 +42,7 @@ class Learner(eqx.Module):
 
     q: ReLUNetwork
     target: ReLUNetwork
-    q_optimizer: Any
+    optimizer: Any
     replay: Prioritised
 
 
@@ -100,18 +50,18 @@ def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[A
     """Random weights, an empty replay."""
     q = ReLUNetwork.new(features, *settings.hidden, actions, key=key)
     row = jnp.zeros(2 * features + 3)
-    replay = empty_prioritised(settings.capacity, row, alpha=settings.alpha, beta=settings.beta)
+    replay = empty_prioritised(settings.replay_capacity, row, alpha=settings.alpha, beta=settings.beta)
     return Learner(q, q, q_optimizer(settings).init(q), replay)
 
 
 def q_optimizer(settings: DQNConfig) -> optax.GradientTransformation:
     """Adam on gradients clipped element by element."""
-    return optax.chain(optax.clip(settings.clip), optax.adam(settings.learning_rate))
+    return optax.chain(optax.clip(settings.gradient_clip), optax.adam(settings.learning_rate))
 
 
 def epsilon(settings: DQNConfig, decisions: Int[Array, ""]) -> Float[Array, ""]:
     """The share of random actions after k decisions: e + (1 - e) exp(-k / decay)."""
-    last = settings.epsilon_last
+    last = settings.final_epsilon
     return last + (1 - last) * jnp.exp(-decisions / settings.epsilon_decay)
 
 
@@ -166,8 +116,8 @@ def update_q(
     key: Key[Array, ""],
 ) -> tuple[Learner, Bool[Array, ""]]:
     """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
-    drawn = draw(learner.replay, settings.batch, key=key)
-    ready = going & (learner.replay.replay.size >= settings.batch)
+    drawn = draw(learner.replay, settings.batch_size, key=key)
+    ready = going & (learner.replay.replay.size >= settings.batch_size)
     learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
     replay = prioritise(learner.replay, drawn.where, errors)
     return eqx.tree_at(lambda a: a.replay, learner, replay), jnp.isfinite(errors).all()
@@ -187,15 +137,15 @@ def gradient_step(
     """
 
     def loss(q: ReLUNetwork) -> tuple[Array, Array]:
-        errors = td_errors(q, learner.target, batch, settings.double)
+        errors = td_errors(q, learner.target, batch, settings.double_q)
         return jnp.mean(weights * huber(errors)), errors
 
     gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
-    changes, state = q_optimizer(settings).update(gradient, learner.q_optimizer, learner.q)
+    changes, state = q_optimizer(settings).update(gradient, learner.optimizer, learner.q)
     # A loss that is no number has errors that are none: look at the short vector, not at all gradients.
     moves = ready & jnp.isfinite(errors).all()
     q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
-    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.q_optimizer)
+    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimizer)
     return Learner(q, learner.target, kept, learner.replay), errors
 
 

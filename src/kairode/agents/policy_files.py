@@ -48,7 +48,7 @@ def describe_policy(folder: str | Path) -> dict[str, Any]:
     return about
 
 
-def load_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPolicy:
+def read_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPolicy:
     """The policy of a folder; one that sees z needs the model it was learned with."""
     about = describe_policy(folder)
     try:

@@ -1,8 +1,6 @@
-"""The loop around the compiled practice: looks, the best policy so far, checkpoints, interrupts, divergence."""
+"""The loop around the compiled training steps: validation, the best policy so far, checkpoints, divergence."""
 
 import dataclasses
-import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,39 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import inner_encoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_step import TrainingBatch, TrainState, agents_finished, init_train_state, run_steps
-from kairode.errors import KairodeError, Stopped
-from kairode.training import checkpoint
-from kairode.training.loop import interrupts
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.agents import DQNConfig
+from kairode.errors import KairodeError
+from kairode.training.session import Session
 from kairode.trees import one
 
 CHUNK = 500
 """Decisions in one compiled call."""
 SAVE_SECONDS = 30.0
-"""Time between two checkpoints: a replay is large."""
+"""Time between two checkpoints: a replay buffer is large."""
+STAGE = "learning"
 
 Validator = Callable[[ReLUNetwork], dict[str, Any]]
-"""Figures of the agents' networks, a value for each agent; the one called `score` says which policy is best."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainProgress:
-    """What the loop tells whoever watches it, after every compiled call."""
-
-    episodes: list[int]
-    """Finished by each agent."""
-    wanted: int
-    decisions: int
-    """Of the agent that has taken most."""
-    returns: list[float]
-    """Each agent's mean over its latest episodes (plain sums of rewards)."""
-    figures: dict[str, list[float]] | None
-    """What a look found, when there was one."""
-    seconds: float
+"""Figures of the agents' networks, a value for each agent; the one called `score` decides which policy is best."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,117 +71,71 @@ def train_agents(
     seeds: Sequence[int],
     *,
     validate: Validator | None = None,
-    every: int = 5000,
+    validate_every: int = 5000,
     chunk: int = CHUNK,
     folder: Path | None = None,
-    callback: Callable[[TrainProgress], None] = lambda report: None,
+    callback: Callback = no_callback,
+    stage: str = STAGE,
     initial_state: TrainState | None = None,
-    about: dict[str, Any] | None = None,
-    until: float = float("inf"),
+    identity: dict[str, Any] | None = None,
+    time_limit: float = float("inf"),
 ) -> TrainResult:
-    """Let agents practise their episodes; with a folder, go on from its checkpoint and keep one there.
+    """Train agents for a number of episodes; with a folder, resume from its checkpoint and keep one there.
 
     Args:
-        rooms: where they practise.
-        settings: how they learn.
-        episodes: how many each.
+        batches: the agents' environments, schedules and encoders.
+        settings: of the agents.
+        episodes: training episodes of each agent.
         seeds: one for each agent.
-        look: called now and then with the networks; its figures make the curve.
-        every: decisions between two looks (and one at the end).
+        validate: called with the networks every `validate_every` decisions, and at the end; its figures make the curve.
+        validate_every: decisions between two validations.
         chunk: decisions in one compiled call.
         folder: of the checkpoints.
-        tell: called after every compiled call.
-        begun: agents to start with, in place of new ones.
-        about: what else tells this practice from another (models, schedules): a checkpoint of another is refused.
-        until: seconds after which practice ends with what it has come to, where time is short.
+        callback: called after every compiled call.
+        stage: name of the stage in what the callback is told.
+        initial_state: agents to start with, in place of new ones.
+        identity: what else tells this training from another (models, schedules): a checkpoint of another is refused.
+        time_limit: seconds after which training ends with what it has come to.
     """
     batches = tuple(batches)
-    what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": about}
-    run = json.loads(json.dumps(what))
-    state = _new_state(init_train_state(batches, settings, episodes, seeds) if initial_state is None else initial_state)
-    session = _Session(*_resumed(state, run, folder), run, folder)
-    with interrupts() as asked:
-        while not session.ended:
-            taken = session.decisions
-            some = min(chunk, every - taken % every)
-            session.go_on(settings, batches, some)
-            figures = None
-            if validate is not None and ((taken + some) % every == 0 or session.ended):
-                figures = session.validate(validate)
-            callback(_report(session.state.train_state, figures, session.seconds))
-            stop, late = asked(), session.lasted > until
-            if stop or session.due:
-                session.keep()
-            if stop and not session.ended:
-                raise Stopped(
-                    "interrupted." if folder is None else f"interrupted after {taken + some:,} decisions, saved."
-                )
+    what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": identity}
+    if initial_state is None:
+        initial_state = init_train_state(batches, settings, episodes, seeds)
+    session = Session(folder, what, save_seconds=SAVE_SECONDS)
+    state = session.restore(_new_state(initial_state))
+    curve: list[dict[str, Any]] = session.earlier.get("curve", [])
+    with session:
+        while not _ended(state):
+            taken = _decisions(state)
+            some = min(chunk, validate_every - taken % validate_every)
+            train_state = run_steps((settings, batches, some), state.train_state)
+            state = eqx.tree_at(lambda s: s.train_state, state, train_state)
+            figures: dict[str, Any] = {}
+            if validate is not None and ((taken + some) % validate_every == 0 or _ended(state)):
+                state, figures = _validated(state, validate)
+                curve.append(_point(state.train_state, figures, session.seconds))
+            callback(_progress(stage, state.train_state, figures, session.here))
+            stop, late = session.interrupted(), session.here > time_limit
+            if session.due():
+                session.save(state, curve=curve)
+            if stop and not _ended(state):
+                raise session.stop(f"after {taken + some:,} decisions")
             if late:
                 break
-        session.keep()
-        if asked() and folder is not None:
-            raise Stopped("interrupted after the last decision, saved.")
-    return _result(session.state, session.curve, seeds, folder, session.seconds)
+        session.save(state, curve=curve)
+        if session.interrupted() and folder is not None:
+            raise session.stop("after the last decision")
+    return _result(state, curve, seeds, folder, session.seconds)
 
 
-@dataclasses.dataclass
-class _Session:
-    """A practice under way: where it stands, its curve, its time, its checkpoints."""
+def _decisions(state: _State) -> int:
+    """Of the agent that has taken most."""
+    return int(state.train_state.decisions.max())
 
-    state: _State
-    curve: list[dict[str, Any]]
-    earlier: float
-    """Seconds that were spent before this process."""
-    run: dict[str, Any]
-    folder: Path | None
-    started: float = dataclasses.field(default_factory=time.perf_counter)
-    saved: float = dataclasses.field(default_factory=time.perf_counter)
-    pause: float = SAVE_SECONDS
 
-    @property
-    def lasted(self) -> float:
-        """Seconds of this process."""
-        return time.perf_counter() - self.started
-
-    @property
-    def seconds(self) -> float:
-        """Of this process and those before."""
-        return self.earlier + self.lasted
-
-    @property
-    def decisions(self) -> int:
-        """Of the agent that has taken most."""
-        return int(self.state.train_state.decisions.max())
-
-    @property
-    def ended(self) -> bool:
-        """Whether all agents have done with it."""
-        return bool(agents_finished(self.state.train_state).all())
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return time.perf_counter() - self.saved > self.pause
-
-    def go_on(self, settings: DQNConfig, batches: tuple[TrainingBatch, ...], count: int) -> None:
-        """Some decisions of all agents, in one compiled call."""
-        train_state = run_steps((settings, batches, count), self.state.train_state)
-        self.state = eqx.tree_at(lambda s: s.train_state, self.state, train_state)
-
-    def validate(self, validate: Validator) -> dict[str, Any]:
-        """A point of the curve; its figures."""
-        self.state, figures = _looked(self.state, validate)
-        self.curve.append(_point(self.state.train_state, figures, self.seconds))
-        return figures
-
-    def keep(self) -> None:
-        """Write a checkpoint."""
-        if self.folder is None:
-            return
-        before = time.perf_counter()
-        checkpoint.save(self.folder, self.state, run=self.run, curve=self.curve, seconds=round(self.seconds, 2))
-        self.saved = time.perf_counter()
-        self.pause = max(SAVE_SECONDS, 20 * (self.saved - before))  # many replays take long to write
+def _ended(state: _State) -> bool:
+    """True once every agent has finished."""
+    return bool(agents_finished(state.train_state).all())
 
 
 def _new_state(train_state: TrainState) -> _State:
@@ -208,24 +145,8 @@ def _new_state(train_state: TrainState) -> _State:
     return _State(train_state, jax.tree.map(jnp.copy, train_state.learner.q), low)
 
 
-def _resumed(state: _State, run: dict[str, Any], folder: Path | None) -> tuple[_State, list[dict[str, Any]], float]:
-    """The state, curve and seconds of a folder's checkpoint, if there is one; it must be of the same run."""
-    if folder is None or not checkpoint.exists(folder):
-        return state, [], 0.0
-    saved = checkpoint.describe(folder)
-    usual = json.loads(json.dumps(dataclasses.asdict(DQNConfig())))
-    before = saved.get("run") or {}
-    before = {**before, "settings": {**usual, **before.get("settings", {})}}  # an older one knows fewer settings
-    if before != run:
-        raise KairodeError(
-            f"{folder} holds the checkpoint of another practice (other models, schedule, seeds, settings or episodes): "
-            "remove it, or choose another folder."
-        )
-    return checkpoint.load(folder, state), saved["curve"], float(saved["seconds"])
-
-
-def _looked(state: _State, validate: Validator) -> tuple[_State, dict[str, Any]]:
-    """The figures of a look, and the networks that are the best so far."""
+def _validated(state: _State, validate: Validator) -> tuple[_State, dict[str, Any]]:
+    """The figures of a validation, and the networks that are the best so far."""
     figures = {
         name: np.asarray(values, np.float64).tolist() for name, values in validate(state.train_state.learner.q).items()
     }
@@ -247,14 +168,21 @@ def _point(train_state: TrainState, figures: dict[str, Any], seconds: float) -> 
     return {**counts, **figures, "seconds": round(seconds, 2)}
 
 
-def _report(train_state: TrainState, figures: dict[str, Any] | None, seconds: float) -> TrainProgress:
+def _progress(stage: str, train_state: TrainState, figures: dict[str, Any], seconds: float) -> Progress:
     episodes = np.asarray(train_state.episodes)
     totals = np.asarray(train_state.returns[:, :, 0])
-    latest = [
-        float(row[max(0, n - 20) : n].mean()) if n else float("nan") for row, n in zip(totals, episodes, strict=True)
-    ]
-    most = int(train_state.decisions.max())
-    return TrainProgress(episodes.tolist(), totals.shape[1], most, latest, figures, seconds)
+    metrics: dict[str, Any] = {}
+    if episodes.any():
+        metrics["return"] = [
+            float(row[max(0, n - 20) : n].mean()) if n else float("nan")
+            for row, n in zip(totals, episodes, strict=True)
+        ]
+    metrics |= {VALIDATED.get(name, name): value for name, value in figures.items()}
+    return Progress(stage, int(episodes.min()), totals.shape[1], metrics, seconds)
+
+
+VALIDATED = {"real": "real_return", "score": "validation_return"}
+"""Names of validation figures in what the callback is told."""
 
 
 def _result(

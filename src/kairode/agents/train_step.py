@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from kairode.agents.dqn import (
-    DQNConfig,
     Learner,
     ReplayTransition,
     epsilon,
@@ -29,6 +28,7 @@ from kairode.agents.dqn import (
 )
 from kairode.agents.encoder import ObsEncoder
 from kairode.agents.network import ReLUNetwork
+from kairode.config.agents import DQNConfig
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import inner_state, time_held
@@ -158,8 +158,8 @@ def env_step(
     moment, outcome = hold(env, batch.schedule.with_q(q), before, action, noted, key=hold_key)
     features, memory = batch.encoder.encode(noted, moment.obs, outcome.tau)
     reward = settings.reward_scale * outcome.reward
-    if settings.penalty:
-        reward = reward - settings.penalty * _disagreement(moment.state)
+    if settings.disagreement_penalty:
+        reward = reward - settings.disagreement_penalty * _disagreement(moment.state)
     going = jnp.where(outcome.terminated, 0.0, 1.0)
     gamma = spec.discount ** (time_held(moment.state, outcome.tau) / spec.tick)
     transition = ReplayTransition(episode.features, action, reward, going * gamma, features)
@@ -193,7 +193,7 @@ def update_agent(settings: DQNConfig, train_state: TrainState, moved: _Moved, ke
     return TrainState(
         key=train_state.key,
         episode=moved.episode,
-        learner=update_target(learner, ended & (episodes % settings.target_every == 0)),
+        learner=update_target(learner, ended & (episodes % settings.target_period == 0)),
         decisions=train_state.decisions + going.astype(jnp.int32),
         episodes=episodes,
         returns=train_state.returns.at[where].set(moved.returns, mode="drop"),
@@ -259,7 +259,7 @@ def transitions_from_data(
     ended = last & np.asarray(data.terminated)[:, None]
     discount = np.where(ended, 0.0, spec.discount ** (np.asarray(data.interval) / spec.tick))
     keep = np.flatnonzero(mask.ravel())
-    most = settings.capacity // 2
+    most = settings.replay_capacity // 2
     if len(keep) > most:
         keep = np.random.default_rng(0).choice(keep, most, replace=False)
 

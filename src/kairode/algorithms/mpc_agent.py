@@ -9,43 +9,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kairode.agents.actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    Networks,
-    update_actor_critic,
-)
+from kairode.agents.actor_critic import ActorCritic, Networks, update_actor_critic
 from kairode.agents.actor_policy import ActorPolicy, actions
 from kairode.agents.dqn import ReplayTransition
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.config.agents import ActorCriticConfig
 from kairode.data.policy import Policy
 from kairode.data.replay import Replay, add, sample
 from kairode.data.rows import unpack_row
 from kairode.envs.core import Spec, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
-from kairode.models.zoo import ModelConfig
-from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
-from kairode.training.step import TrainingConfig
+from kairode.planning.mpc import LearnedDynamics, Planner
 
-FREE = "free"
 """In place of a model's name: no model, the actor acts alone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class MPCSettings:
-    """How a crew learns."""
-
-    model: str
-    """Name of the dynamics model, or free."""
-    agent: ActorCriticConfig
-    plan: PlanConfig
-    sizes: ModelConfig
-    fit: TrainingConfig
-    changes: bool
-    """Whether relative variables (the root's x) are seen by their changes; the paper shows them as they are."""
-    most_iterations: int
-    """In one fit of the model."""
 
 
 class LearnerState(eqx.Module):
@@ -78,7 +55,7 @@ class FinishedEpisode(NamedTuple):
 
 
 def make_policy(
-    config: MPCSettings,
+    config: MPCConfig,
     task: Task,
     networks: Networks,
     normalizer: ObsNormalizer,
@@ -91,7 +68,7 @@ def make_policy(
     return Planner(LearnedDynamics(model, normalizer), task, networks, normalizer, config.agent, config.plan)
 
 
-def compile_mpc(config: MPCSettings, task: Task, static: Any) -> MPCCalls:
+def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
     """One call that acts for all seeds, one that stores and updates for all."""
     spec, settings = task.spec, config.agent
 

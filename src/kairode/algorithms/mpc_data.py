@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.config.training import TrainingConfig
 from kairode.data.rows import Chunks, cut
 from kairode.envs.core import Spec
 from kairode.models.predict import Episodes
 from kairode.training.refit import CHUNK, TrainValidSplit
-from kairode.training.step import TrainingConfig
 from kairode.trees import one
 
 
@@ -22,7 +22,7 @@ def split_rows(
 
     Padded to what the replay can hold at most, so that more experience compiles nothing anew.
     """
-    length = settings.pieces or 10
+    length = settings.chunk_length or 10
     found = [cut(spec, one, length) for one in rows]
     held = [validation_mask(pieces) for pieces in found]
     counts = [int((~mask).sum()) for mask in held]
@@ -37,7 +37,7 @@ def split_rows(
         parts = [_episodes(spec, one(normalizers, i), pieces, mask, size) for i, (pieces, mask) in given]
         return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
-    every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch / CHUNK))
+    every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch_size / CHUNK))
     return TrainValidSplit(stacked([~mask for mask in held], sizes[0]), stacked(held, sizes[1]), counts, every)
 
 

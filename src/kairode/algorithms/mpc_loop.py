@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.actor_critic import (
-    init_actor_critic,
-)
+from kairode.agents.actor_critic import init_actor_critic
 from kairode.agents.actor_policy import controls
 from kairode.agents.obs_normalizer import ObsNormalizer
-from kairode.algorithms.mpc_agent import FREE, FinishedEpisode, LearnerState, MPCSettings, compile_mpc, make_policy
+from kairode.algorithms.mpc_agent import FinishedEpisode, LearnerState, compile_mpc, make_policy
 from kairode.algorithms.mpc_data import split_rows
+from kairode.config.algorithms import MODEL_FREE
 from kairode.data.policy import Policy
 from kairode.data.replay import add, empty
 from kairode.data.rows import StepRow, pack_row, unpack_row, width
@@ -40,9 +39,7 @@ from kairode.trees import one
 class MPCLoop:
     """The seeds, where they stand."""
 
-    def __init__(
-        self, env: Environment | HostEnvironment, config: MPCSettings, seeds: list[int], capacity: int
-    ) -> None:
+    def __init__(self, env: Environment | HostEnvironment, config: MPCConfig, seeds: list[int], capacity: int) -> None:
         self.env, self.config, self.seeds, self.task = env, config, seeds, env.task
         self.spec, count = self.task.spec, len(seeds)
         self.vector_env: VectorEnv = (
@@ -51,22 +48,22 @@ class MPCLoop:
         self.data = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
         keys = jax.vmap(lambda data: jax.random.fold_in(jax.random.wrap_key_data(data), 2))(self.data)
         features, controls_n = len(self.spec.observations), self.spec.actions.n
-        capacity = min(capacity, config.agent.capacity)
+        capacity = min(capacity, config.agent.replay_capacity)
         learner = LearnerState(
             jax.vmap(lambda key: init_actor_critic(features, controls_n, config.agent, key=key))(keys),
             jax.vmap(lambda _: empty(capacity, jnp.zeros(width(self.spec))))(jnp.arange(count)),
             jnp.zeros(count, jnp.int32),
         )
         self.learner = jax.tree.map(jnp.copy, learner)  # each array its own: an update takes them over
-        new = ObsNormalizer.new(self.spec, config.changes)
+        new = ObsNormalizer.new(self.spec, config.relative_obs)
         self.normalizer = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), new)
         self.fit_state: FitState | None = None
         static: Any = None
-        if config.model != FREE:
+        if config.model != MODEL_FREE:
             make = eqx.filter_vmap(lambda key: build(config.model, self.spec, config.sizes, key=key))
             models = make(jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in seeds]))
             static = eqx.filter(models, eqx.is_array, inverse=True)
-            self.fit_state = begin_fit(models, config.fit, seeds)
+            self.fit_state = begin_fit(models, config.training, seeds)
         self.static = static
         self.calls = compile_mpc(config, self.task, static)
         self.decisions = 0
@@ -110,10 +107,10 @@ class MPCLoop:
         if self.epoch and self.decisions > self.config.agent.warmup:
             self._see(self._latest())
         if self.fit_state is not None:
-            patience = max((self.config.fit.patience or 15) - self.epoch, 3)
-            settings = dataclasses.replace(self.config.fit, patience=patience)
+            patience = max((self.config.training.patience or 15) - self.epoch, 3)
+            settings = dataclasses.replace(self.config.training, patience=patience)
             capacity = self.learner.replay.items.shape[1]
-            split = split_rows(self.spec, self._rows(), self.normalizer, self.config.fit, capacity)
+            split = split_rows(self.spec, self._rows(), self.normalizer, self.config.training, capacity)
             found = refit(
                 self.fit_state,
                 self.static,
@@ -121,7 +118,7 @@ class MPCLoop:
                 split,
                 self.seeds,
                 number=self.epoch,
-                most=self.config.most_iterations,
+                most=self.config.max_fit_iterations,
             )
             self.fit_state = found.fit_state
             skill = np.asarray(

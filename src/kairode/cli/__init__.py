@@ -15,29 +15,33 @@ import tyro
 
 from kairode._process import prepare
 from kairode._version import __version__
-from kairode.cli.bench import bench
-from kairode.cli.data import collect, envs
-from kairode.cli.fit import fit
-from kairode.cli.policies import evaluate, rounds, schedule
-from kairode.cli.report import report
-from kairode.cli.reproduce import reproduce
-from kairode.cli.run import run
-from kairode.cli.study import study
+from kairode.cli.bench import bench_command
+from kairode.cli.data import collect_command, envs_command
+from kairode.cli.dyna import dyna_command
+from kairode.cli.evaluate import evaluate_command
+from kairode.cli.fit import fit_command
+from kairode.cli.report import report_command
+from kairode.cli.reproduce import reproduce_command
+from kairode.cli.run import run_command
+from kairode.cli.schedule import schedule_command
+from kairode.cli.study import study_command
 from kairode.errors import KairodeError, Stopped, unknown
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "run": run,
-    "envs": envs,
-    "collect": collect,
-    "fit": fit,
-    "rounds": rounds,
-    "evaluate": evaluate,
-    "schedule": schedule,
-    "reproduce": reproduce,
-    "report": report,
-    "study": study,
-    "bench": bench,
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "run": run_command,
+    "envs": envs_command,
+    "collect": collect_command,
+    "fit": fit_command,
+    "dyna": dyna_command,
+    "evaluate": evaluate_command,
+    "schedule": schedule_command,
+    "reproduce": reproduce_command,
+    "report": report_command,
+    "study": study_command,
+    "bench": bench_command,
 }
+DEPENDENT = ("run", "fit", "dyna")
+"""Commands whose options depend on the environment: given the words, they return a function of the options."""
 
 
 ABOUT = "Model-based reinforcement learning in continuous time."
@@ -53,7 +57,7 @@ def overview() -> str:
         )
     lines += [
         "",
-        "Begin with `kairode run hiv`. `kairode COMMAND --help` has examples; `kairode --version` the version.",
+        "Start with `kairode run hiv`. `kairode COMMAND --help` shows options and examples.",
     ]
     return "\n".join(lines)
 
@@ -80,23 +84,26 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}: choose another place, or make room there.", file=sys.stderr)
+        print(f"error: {error.strerror or error}{where}: choose another place, or free some space.", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted: nothing half-written is left behind, the same command does it again.", file=sys.stderr)
+        print("interrupted: no partial files are left; run the same command again.", file=sys.stderr)
         sys.exit(130)
 
 
 def asked_for(words: list[str]) -> Callable[[], None]:
-    """What the words ask for, not yet begun; help, and what is wrong with the words, is printed here."""
+    """The command with its options, not called yet; help, and errors of the options, are printed here."""
     name, *rest = words
     if name in ("-h", "--help", "help") and rest:  # `kairode help run`
         name, rest = rest[0], ["--help"]
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
     if "" in rest or any(re.fullmatch(r"--[\w-]+=", word) for word in rest):
-        raise KairodeError("an empty word was given: leave it and its option out, or give a value.")
-    command = COMMANDS[name]
+        raise KairodeError("an option has an empty value: leave the option out, or give a value.")
+    command, prog = COMMANDS[name], f"kairode {name}"
+    if name in DEPENDENT:
+        prog = f"{prog} {rest[0]}" if rest and not rest[0].startswith("-") else prog
+        command, rest = command(rest)
 
     @functools.wraps(command)
     def later(*args: Any, **options: Any) -> Callable[[], None]:
@@ -105,7 +112,7 @@ def asked_for(words: list[str]) -> Callable[[], None]:
     shown, wrong = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(wrong):
-            return tyro.cli(later, prog=f"kairode {name}", args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(later, prog=prog, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
     finally:
         print(plain_help(shown.getvalue()), end="")
         print(plain_help(wrong.getvalue()), end="", file=sys.stderr)

@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from kairode.errors import KairodeError
 
 
-def bench(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
+def bench_command(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
     """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
 
     Example: kairode bench fit --save fit.json

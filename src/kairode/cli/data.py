@@ -1,14 +1,16 @@
 """`kairode envs` and `kairode collect`."""
 
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
-from kairode.cli.common import Environment, Quiet, fields_of
+from kairode.cli.common import Quiet
+from kairode.config.fields import parse_fields
 
 
-def envs(name: Positional[str | None] = None) -> None:
-    """Show the environments; with a name, one of them and all its fields.
+def envs_command(name: Positional[str | None] = None) -> None:
+    """List the environments; with a name, show one of them and all its fields.
 
     Example: kairode envs hiv
 
@@ -23,8 +25,8 @@ def envs(name: Positional[str | None] = None) -> None:
         show_environment(name)
 
 
-def collect(
-    env: Environment,
+def collect_command(
+    env: Annotated[Positional[str], arg(metavar="ENV")],
     out: Path,
     episodes: int = 1000,
     seed: int = 0,
@@ -33,35 +35,33 @@ def collect(
     set: tuple[str, ...] = (),
     quiet: Quiet = False,
 ) -> None:
-    """Collect experience under a random policy and write it to a Parquet file.
+    """Collect episodes with random actions and write them to a Parquet file.
 
     Example: kairode collect hiv --episodes 100 --out visits.parquet --set max_decisions=50
 
     Args:
         env: name of the environment (see `kairode envs`).
-        out: the file to write; whole or not at all.
-        episodes: how many episodes.
-        seed: fixes everything random.
-        schedule: a fixed interval, in the environment's unit of time, in place of its own schedule; several are
-            taken in order.
-        setting: ours, or paper for the fields of the runs behind the paper's numbers.
-        set: fields of the environment as Python writes them, such as noise=0.05 intervals=[1,3] substep=inf.
-        quiet: no progress bar, no closing sentence.
+        out: the file to write.
+        episodes: number of episodes.
+        seed: of everything random.
+        schedule: a fixed interval, in the environment's unit of time, in place of its own schedule; several are used in
+            turn.
+        setting: ours, or paper for the runs behind the paper's numbers.
+        set: fields of the environment, such as noise=0.05 intervals=[1,3] substep=inf.
+        quiet: print nothing but errors.
     """
     import kairode
+    from kairode.callbacks import counter
     from kairode.files import check_target
-    from kairode.report.progress import counter, display
+    from kairode.report.progress import display
 
-    environment = kairode.make(env, setting=setting, **fields_of(set))
+    environment = kairode.make(env, setting=setting, **parse_fields(set))
     check_target(out)
     with display(quiet) as show:
+        advance = counter(f"collecting {env}", episodes, show)
         trajectory = kairode.collect(
-            environment,
-            episodes=episodes,
-            seed=seed,
-            schedule=schedule or None,
-            progress=counter(f"collecting {env}", episodes, show),
+            environment, episodes=episodes, seed=seed, schedule=schedule or None, progress=advance
         )
     kairode.write(out, trajectory)
     if not quiet:
-        print(f"{episodes:,} episodes, {trajectory.decisions:,} decisions of '{env}' are in {out}.")
+        print(f"{episodes:,} episodes, {trajectory.decisions:,} decisions of '{env}': {out}.")

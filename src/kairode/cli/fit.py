@@ -1,85 +1,78 @@
 """`kairode fit`."""
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from tyro.conf import Positional, arg
+import tyro
 
-from kairode.cli.common import Quiet, fields_of
-from kairode.config.options import FitOptions
+from kairode.cli.common import Command, Quiet, config_class, first_word, parsed_default, plain_config, with_fields
+from kairode.config.algorithms import FitConfig
+from kairode.config.commands import FLAT
+from kairode.config.presets import fit_preset
 from kairode.errors import KairodeError
 
 
-def fit(
-    source: Annotated[Positional[str], arg(metavar="ENV|FILE.parquet")],
-    options: Annotated[FitOptions, arg(name="")],
-    model: str = "latent-ode",
-    seeds: int = 1,
-    seed: int = 0,
-    data_seed: int = 0,
-    out: Path | None = None,
-    setting: str = "ours",
-    set: tuple[str, ...] = (),
-    tensorboard: bool = False,
-    quiet: Quiet = False,
-) -> None:
-    """Fit a dynamics model to experience and judge it on episodes it has not seen.
+def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
+    """Fit a dynamics model to data and evaluate it on held-out episodes.
 
-    The experience is collected from an environment under a random policy, or read from a Parquet file (of which a
-    tenth is kept for validation and a tenth for the test). Stopped at any moment, the same command goes on from the
-    last checkpoint. Options that are not given take the values that belong to the environment; config.json of the run
-    has them all.
+    The data are collected from an environment with random actions, or read from a Parquet file (of which a tenth is
+    held out for validation and a tenth for the test). Safe to interrupt: run the same command again to resume. The
+    defaults below are those of the environment: `kairode fit hiv --help` shows HIV's.
 
     Example: kairode fit hiv --model latent-ode --seeds 5
 
     Example: kairode fit visits.parquet --iterations 3000
-
-    Args:
-        source: name of an environment (see `kairode envs`), or a file of experience.
-        options: what differs from the settings that belong to the environment.
-        model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
-        seeds: how many models to fit, together.
-        seed: the first of their seeds.
-        data_seed: fixes the experience, or how a file is split.
-        out: folder of the run; runs/fit-SOURCE-MODEL-.. by default.
-        setting: of the environment: ours, or paper for the fields of the runs behind the paper's numbers.
-        set: fields of the environment, such as max_decisions=50.
-        tensorboard: also write what TensorBoard shows (needs the extra tensorboard).
-        quiet: no progress bar, no table.
     """
-    from kairode.algorithms.fit import is_file, make_fit_config, run_fit
-    from kairode.callbacks import Progress
-    from kairode.config.presets import changed, preset
-    from kairode.report.events import COLLECTING, fit_events
-    from kairode.report.events import tensorboard as written_for
-    from kairode.report.fits import draw_predictions, print_fit
-    from kairode.report.progress import counter, display
+    source, rest = first_word(words, what="ENV|FILE.parquet")
+    default = fit_preset(source)
+    cls = config_class(default, hidden=("source", "env_fields", "digest"), flat=FLAT)
 
-    if is_file(source) and not (options.episodes is options.valid is options.test is None):
-        raise KairodeError(f"--episodes, --valid and --test say what to collect, and {source} is a file.")
-    config = make_fit_config(
-        source,
-        model,
-        changed(preset(source), options),
-        seeds=seeds,
-        seed=seed,
-        data_seed=data_seed,
-        setting=setting,
-        fields=fields_of(set),
-    )
-    folder = out or Path("runs") / f"fit-{Path(source).stem}-{model}-seed{seed}{f'-{seeds}' if seeds > 1 else ''}"
-    chosen, picture = config.preset, folder / "predictions.svg"
-    count = None if config.is_file else sum((chosen.episodes, chosen.valid, chosen.test))
-    with written_for(folder if tensorboard else None) as board, display(quiet) as show:
-        fitted, data, made = run_fit(
-            config,
-            folder,
-            fit_callback=fit_events(show, board),
-            collected=counter(COLLECTING, count, show),
-            callback=show,
-        )
-        show(Progress("drawing predicted and true courses", 0, None, {}, 0.0))
-        draw_predictions(config, fitted.models[0], data.test, picture)
+    def command(
+        config: Any = parsed_default(default, cls),  # noqa: B008
+        set: tuple[str, ...] = (),
+        out: Path | None = None,
+        tensorboard: bool = False,
+        quiet: Quiet = False,
+    ) -> None:
+        parsed = plain_config(config, FitConfig, source=source, env_fields=default.env_fields, digest=None)
+        if parsed.is_file:
+            _check_file(parsed, default)
+        _fit(with_fields(parsed, set), out, tensorboard, quiet)
+
+    command.__annotations__["config"] = Annotated[cls, tyro.conf.arg(name="")]
+    command.__doc__ = f"""{fit_command.__doc__}
+    Args:
+        set: fields of the environment, such as max_decisions=50.
+        out: run folder; by default runs/fit-SOURCE-MODEL-seedS.
+        tensorboard: also write event files for TensorBoard (needs the extra tensorboard).
+        quiet: print nothing but errors.
+    """
+    return command, rest
+
+
+def _check_file(config: FitConfig, default: FitConfig) -> None:
+    for name in ("episodes", "validation_episodes", "test_episodes"):
+        if getattr(config, name) != getattr(default, name):
+            raise KairodeError(f"--{name.replace('_', '-')} is for data to collect, and {config.source} is a file.")
+
+
+def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) -> None:
+    from kairode.callbacks import Progress, combined
+    from kairode.report.fits import draw_predictions, print_fit
+    from kairode.report.progress import display
+    from kairode.report.tensorboard import tensorboard_callback
+    from kairode.runs.fit import run_fit
+
+    many = f"-{config.seeds}" * (config.seeds > 1)
+    name = f"fit-{Path(config.source).stem}-{config.model}-seed{config.seed}{many}"
+    folder = out or Path("runs") / name
+    picture = folder / "predictions.svg"
+    with tensorboard_callback(folder if tensorboard else None) as board, display(quiet) as show:
+        found = run_fit(config, folder, combined(show, board))
+        show(Progress("drawing predictions"))
+        draw_predictions(dataclasses.replace(config), found.result.models[0], found.data.test, picture)
     if not quiet:
-        print_fit(made, data.test.spec)
-        print(f"Models, curves and record: {folder}. Predicted and true courses: {picture}.")
+        print_fit(found.record, found.data.test.spec)
+        print(f"Models, curves and record: {folder}. Predictions: {picture}.")

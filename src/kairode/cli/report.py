@@ -8,7 +8,7 @@ from tyro.conf import Positional, arg
 from kairode.errors import KairodeError
 
 
-def report(
+def report_command(
     folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN|RESULTS")] = (Path("results"),),
     document: Path = Path("docs/results.md"),
     page: Path | None = None,

@@ -9,7 +9,7 @@ from kairode.cli.common import Quiet
 from kairode.errors import KairodeError
 
 
-def reproduce(
+def reproduce_command(
     what: Positional[str | None] = None,
     rows: tuple[str, ...] = (),
     models: tuple[str, ...] = (),
@@ -67,7 +67,7 @@ def reproduce(
     """
     from kairode.cli.pending import carried_out, listed, since_when
     from kairode.cli.show_result import View, show
-    from kairode.models.zoo import check_model
+    from kairode.config.models import check_model
     from kairode.paper.budget import Scope
     from kairode.paper.plan import ALL, plan
 

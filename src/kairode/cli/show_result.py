@@ -91,7 +91,7 @@ def _shown(what: str, view: View, patient: bool) -> Any:
 
 
 def _table1(what: str, view: View) -> Any:
-    from kairode.models.zoo import PAPER_MODELS
+    from kairode.config.models import PAPER_MODELS
     from kairode.paper import table1
     from kairode.report.tables import print_table1
 

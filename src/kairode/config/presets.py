@@ -109,12 +109,16 @@ _MPC: dict[str, dict[str, Any]] = {
 }
 
 
-def mpc_preset(env: str, model: str = "latent-ode", agent: str | None = None, **changes: Any) -> MPCConfig:
+def mpc_preset(
+    env: str, model: str = "latent-ode", agent: str | ActorCriticConfig | None = None, **changes: Any
+) -> MPCConfig:
     """MPC on an environment; an agent by its name takes its own settings (the pendulum's keep theirs)."""
     own = dict(_MPC.get(env, {}))
     if model == MODEL_FREE and env not in _MPC:
         own["decisions"] = 400_000
-    if agent is not None:
+    if isinstance(agent, ActorCriticConfig):
+        own["agent"] = agent
+    elif agent is not None:
         if env in _MPC or agent not in AGENTS:
             own["agent"] = dataclasses.replace(own.get("agent", ActorCriticConfig()), kind=agent)
         else:

@@ -1,9 +1,10 @@
 """What is believed: latent dynamics models, composed of initial state, transition, decoder and timer."""
 
+from kairode.config.models import ModelConfig
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import Adaptive, FixedSteps, Solver
 from kairode.models.predict import predict, rollout
-from kairode.models.zoo import MODELS, ModelConfig, build
+from kairode.models.zoo import MODELS, build
 
 __all__ = [
     "MODELS",

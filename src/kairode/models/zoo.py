@@ -1,11 +1,11 @@
 """The models by name. A new one is a class in `transition.py` (or beside it) and a line here."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
 from jaxtyping import Array, Key
 
+from kairode.config.models import ModelConfig, check_model
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel, Scale
@@ -15,61 +15,36 @@ from kairode.models.ode import Solver, parse_solver
 from kairode.models.timer import ClassTimer, ContinuousTimer, NoTimer, Timer
 from kairode.models.transition import DecayGated, FlowGated, Gated, GatedWithInterval, LinearFlow, Transition
 
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """How large a model is and how its flow is solved."""
-
-    latent: int = 10
-    """Dimensions of z."""
-    encoder_hidden: int = 20
-    """Tanh units between the encoder and the mean and variance of z_0."""
-    field_hidden: int = 20
-    """Tanh units in each of the two hidden layers of the ODE's field."""
-    timer: str = "auto"
-    """classes, continuous, none; auto takes classes for evenly spaced intervals (up to 64) and continuous else."""
-    timer_hidden: int = 20
-    """Tanh units of the interval timer."""
-    solver: str = "midpoint:2"
-    """rk4:2 (two steps an interval), rk4:0.5t (steps of half a tick), dopri5:1e-3,1e-4 (tolerances)."""
-
-    def __post_init__(self) -> None:
-        for field in ("latent", "encoder_hidden", "field_hidden", "timer_hidden"):
-            value = getattr(self, field)
-            if not (isinstance(value, int) and value >= 1):
-                raise KairodeError(f"{field} must be a whole number of at least 1, got {value}.")
-
-
 NewInitial = Callable[[int, ModelConfig, Key[Array, ""]], Initial]
 NewTransition = Callable[[int, ModelConfig, Solver, Key[Array, ""]], Transition]
 
 
 def _zeros(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
-    return Zeros(sizes.latent)
+    return Zeros(sizes.latent_size)
 
 
 def _variational(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
-    return Variational.new(inputs, sizes.latent, sizes.encoder_hidden, key=key)
+    return Variational.new(inputs, sizes.latent_size, sizes.encoder_hidden, key=key)
 
 
 def _gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return Gated.new(inputs, sizes.latent, key=key)
+    return Gated.new(inputs, sizes.latent_size, key=key)
 
 
 def _gru_tau(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return GatedWithInterval.new(inputs, sizes.latent, key=key)
+    return GatedWithInterval.new(inputs, sizes.latent_size, key=key)
 
 
 def _decay_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return DecayGated.new(inputs, sizes.latent, key=key)
+    return DecayGated.new(inputs, sizes.latent_size, key=key)
 
 
 def _ode_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return FlowGated.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
+    return FlowGated.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
 
 
 def _linear_ode(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return LinearFlow.new(inputs, sizes.latent, sizes.field_hidden, solver, key=key)
+    return LinearFlow.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
 
 
 MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
@@ -82,15 +57,7 @@ MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
     "variational-ode-rnn": (_variational, _ode_gru),
 }
 """Initial state and transition of each model; decoder and timer are the same for all."""
-PAPER_MODELS = ("rnn", "dt-rnn", "decay-rnn", "latent-rnn", "ode-rnn", "latent-ode")
 """In the order of the paper's tables."""
-
-
-def check_model(name: str) -> str:
-    """The name, if there is such a model."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return name
 
 
 def build(
@@ -105,8 +72,8 @@ def build(
     return DynamicsModel(
         initial=new_initial(inputs, sizes, initial_key),
         transition=new_transition(inputs, sizes, solver, transition_key),
-        decoder=Linear.new(sizes.latent, observed, key=decoder_key),
-        timer=_timer(spec, sizes, inputs + sizes.latent, timer_key),
+        decoder=Linear.new(sizes.latent_size, observed, key=decoder_key),
+        timer=_timer(spec, sizes, inputs + sizes.latent_size, timer_key),
         scale=scale or Scale.none(observed),
         spec=spec,
     )

@@ -2,11 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from kairode.algorithms.dyna import DynaConfig
-from kairode.algorithms.fit import FitConfig
-from kairode.config.mpc import MPCConfig
+from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.errors import KairodeError, unknown
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import Study
@@ -77,46 +75,59 @@ class Scope:
 
 
 def quick(config: T) -> T:
-    """A twentieth of it: whatever comes out shows that the machinery runs, and reproduces nothing."""
+    """A twentieth of it: the results show that everything runs, and reproduce nothing."""
     if isinstance(config, FitConfig):
-        return dataclasses.replace(config, preset=_quick_preset(config.preset))
+        training = dataclasses.replace(
+            config.training,
+            iterations=_part(config.training.iterations),
+            validate_every=_part(config.training.validate_every),
+        )
+        # As many episodes to train on, because studies take their data from there.
+        return dataclasses.replace(
+            config,
+            training=training,
+            validation_episodes=_part(config.validation_episodes),
+            test_episodes=_part(config.test_episodes),
+        )
     if isinstance(config, Study):
         return dataclasses.replace(
             config,
             episodes=_part(config.episodes),
-            every=_part(config.every),
-            look_episodes=_part(config.look_episodes),
+            validate_every=_part(config.validate_every),
+            validation_episodes=_part(config.validation_episodes),
             test_episodes=_part(config.test_episodes),
         )
     if isinstance(config, ScheduleStudy):
         return dataclasses.replace(
             config,
             episodes=config.episodes and _part(config.episodes),
-            every=_part(config.every),
+            validate_every=_part(config.validate_every),
             test_episodes=_part(config.test_episodes),
             prices=config.prices[:2],
             budgets=config.budgets[:1],
         )
     if isinstance(config, DynaConfig):
-        imagined, iterations = _part(config.imagined), _part(config.iterations)
-        return dataclasses.replace(config, first=10, each=2, rounds=2, fits=2, imagined=imagined, iterations=iterations)
+        return dataclasses.replace(
+            config,
+            initial_episodes=10,
+            episodes_per_round=2,
+            rounds=2,
+            ensemble_size=2,
+            imagined_episodes=_part(config.imagined_episodes),
+            fit_iterations=_part(config.fit_iterations),
+        )
     assert isinstance(config, MPCConfig)
     return dataclasses.replace(
         config,
         decisions=_part(config.decisions),
-        epoch=EPISODE,
-        most_iterations=_part(config.most_iterations),
+        refit_every=EPISODE,
+        max_fit_iterations=_part(config.max_fit_iterations),
         agent=dataclasses.replace(config.agent, warmup=EPISODE),
-        plan=dataclasses.replace(config.plan, sequences=_part(config.plan.sequences), best=_part(config.plan.best)),
-        test=2,
+        plan=dataclasses.replace(
+            config.plan, candidates=_part(config.plan.candidates), elites=_part(config.plan.elites)
+        ),
+        test_episodes=2,
     )
-
-
-def _quick_preset(preset: Any) -> Any:
-    """As many episodes to learn from, as studies take their experience from there; fewer to look at."""
-    settings = preset.settings
-    short = dataclasses.replace(settings, iterations=_part(settings.iterations), every=_part(settings.every))
-    return dataclasses.replace(preset, settings=short, valid=_part(preset.valid), test=_part(preset.test))
 
 
 def _part(number: int) -> int:

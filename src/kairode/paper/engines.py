@@ -18,7 +18,7 @@ from kairode.envs.batching import cores
 from kairode.errors import KairodeError, Stopped
 from kairode.paper import child
 from kairode.paper.work import WorkItem, held
-from kairode.training.loop import interrupts
+from kairode.training.session import interrupts
 
 PAUSE = 0.1
 """Seconds between two looks at the processes."""

@@ -4,10 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kairode.algorithms.dyna import DynaConfig
-from kairode.algorithms.fit import FitConfig
-from kairode.algorithms.mpc_agent import FREE
-from kairode.config.mpc import MPCConfig
+from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, MPCConfig
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
 
@@ -52,15 +49,15 @@ def seconds(config: Any, usual: Any, published: Path) -> float | None:
 def amount(config: Any) -> float:
     """What the time of a config goes with."""
     if isinstance(config, FitConfig):
-        return float(config.preset.settings.iterations * config.seeds)
+        return float(config.training.iterations * config.seeds)
     if isinstance(config, Study):
         return float(config.episodes * config.seeds)
     if isinstance(config, ScheduleStudy):
         return float(max(1, config.episodes) * config.seeds * len(config.labels))
     if isinstance(config, DynaConfig):
-        return float((config.rounds + 2) * (config.imagined + config.fits * config.iterations))
+        return float((config.rounds + 2) * (config.imagined_episodes + config.ensemble_size * config.fit_iterations))
     assert isinstance(config, MPCConfig)
-    plans = 1.0 if config.model == FREE else config.plan.sequences / 1000
+    plans = 1.0 if config.model == MODEL_FREE else config.plan.candidates / 1000
     return float(config.decisions * config.seeds) * max(0.1, plans)
 
 
@@ -87,19 +84,19 @@ def _recorded(usual: Any, published: Path) -> float | None:
 def _by_rate(usual: Any) -> float | None:
     """From what was measured of parts of it."""
     if isinstance(usual, FitConfig) and usual.source in ITERATION:
-        longer = 4.0 if usual.source.startswith("hiv") and not usual.preset.fields.get("max_decisions") else 1.0
+        longer = 4.0 if usual.source.startswith("hiv") and not usual.env_fields.get("max_decisions") else 1.0
         each = longer * LIGHTER.get(usual.model, 1.0) * ITERATION[usual.source]
-        return START + each * usual.preset.settings.iterations
+        return START + each * usual.training.iterations
     if isinstance(usual, Study):
-        length = min(LENGTH[usual.env], usual.branch or LENGTH[usual.env])
+        length = min(LENGTH[usual.env], usual.rollout_length or LENGTH[usual.env])
         each = usual.episodes * usual.seeds * len(usual.schedules) * length
         return sum(each * DECISION[model == ORACLE] for model in usual.models)
     if isinstance(usual, ScheduleStudy) and usual.episodes:
-        lengths = [1000.0 / (tau or 4.0) for tau in usual.taus] or [EVERY] * len(usual.labels)
+        lengths = [1000.0 / (tau or 4.0) for tau in usual.intervals] or [EVERY] * len(usual.labels)
         return usual.episodes * usual.seeds * sum(lengths) * DECISION[True]
     if isinstance(usual, DynaConfig):
         return ROUND * (usual.rounds + 1)
-    if isinstance(usual, MPCConfig) and usual.model == FREE:
+    if isinstance(usual, MPCConfig) and usual.model == MODEL_FREE:
         return FREE_DECISION * usual.seeds * usual.decisions
     if isinstance(usual, MPCConfig) and "ode" in usual.model and usual.env in PLANNED:
         return PLANNED[usual.env] * usual.seeds * usual.decisions

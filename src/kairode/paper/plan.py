@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kairode.algorithms.dyna import DynaConfig
-from kairode.algorithms.fit import command
-from kairode.config.mpc import MPCConfig
+from kairode.config.algorithms import DynaConfig, MPCConfig
+from kairode.config.commands import command_of
+from kairode.config.models import PAPER_MODELS
 from kairode.errors import KairodeError, unknown
-from kairode.models.zoo import MODELS, PAPER_MODELS
+from kairode.models.zoo import MODELS
 from kairode.paper import estimate, locomotion, returns, table1
 from kairode.paper import schedule_study as visits
 from kairode.paper.budget import Scope
@@ -169,7 +169,7 @@ def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> WorkIte
     config = scope.of(usual)
     return WorkItem(
         name=f"fits/{row}-{model}-{seed}",
-        words=("-m", "kairode", *shlex.split(command(config, folder))[1:], "--quiet"),
+        words=("-m", "kairode", *shlex.split(command_of(config, folder))[1:], "--quiet"),
         folder=folder,
         record=folder / "record.json",
         config=config,
@@ -236,11 +236,11 @@ def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
         return [f"fits/{config.fits}-{model}-{seed}" for model in models for seed in range(config.seeds)]
     if not isinstance(config, ScheduleStudy):
         return []
-    before = config.start or ("" if config.episodes else f"{config.env}-{config.by}")
+    before = config.start or ("" if config.episodes else f"{config.env}-{config.chooser}")
     found = [f"visits/{before}"] if before else []
-    if config.by == "rounds":
+    if config.chooser == "rounds":
         found += [f"policies/rounds-{config.env}-{seed}" for seed in range(config.seeds)]
-    if config.by == "random":
+    if config.chooser == "random":
         found += [f"fits/{visits.RANDOM[config.env]}-latent-ode-{seed}" for seed in range(config.seeds)]
     return found
 

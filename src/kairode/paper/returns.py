@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from kairode.agents.dqn import DQNConfig
-from kairode.models.zoo import PAPER_MODELS
+from kairode.config.agents import DQNConfig
+from kairode.config.models import PAPER_MODELS
 from kairode.paper.studies import ORACLE, Study, key
 from kairode.stats import mean, std
 
@@ -30,9 +30,9 @@ REAL = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
 SETTINGS = {"gridworld": "paper", "acrobot": "paper", "hiv": "ours"}
 """The environment's fields in the published runs; HIV has one setting only."""
 OURS = {
-    "gridworld": DQNConfig(reward_scale=0.1, double=True),
-    "acrobot": DQNConfig(reward_scale=0.1, double=True),
-    "hiv": DQNConfig(reward_scale=1e-6, double=True),
+    "gridworld": DQNConfig(reward_scale=0.1, double_q=True),
+    "acrobot": DQNConfig(reward_scale=0.1, double_q=True),
+    "hiv": DQNConfig(reward_scale=1e-6, double_q=True),
 }
 """Rewards scaled so that values are about one to a hundred."""
 
@@ -50,12 +50,12 @@ def _studies() -> dict[str, Study]:
         looks = 10_000 if env == "hiv" else 5_000
         for part, schedules in parts.items():
             found[f"paper-{env}{part}"] = Study(env, setting, env, PAPER_MODELS, schedules, IMAGINED[env])
-            oracle = Study(env, setting, env, (ORACLE,), schedules, REAL[env], every=looks)
+            oracle = Study(env, setting, env, (ORACLE,), schedules, REAL[env], validate_every=looks)
             found[f"paper-{env}-oracle{part}"] = oracle
         ours = dataclasses.replace(oracle, schedules=(0.0, there), dqn=OURS[env])
         found[f"ours-{env}-oracle"] = ours
         found[f"ours-{env}"] = dataclasses.replace(
-            ours, models=("latent-ode",), episodes=IMAGINED[env], ensemble=True, every=5_000, margin=0.5
+            ours, models=("latent-ode",), episodes=IMAGINED[env], ensemble=True, validate_every=5_000, obs_margin=0.5
         )
     # What a falling learning rate is compared with.
     found["constant-hiv-oracle"] = found["ours-hiv-oracle"]
@@ -70,23 +70,27 @@ def _studies() -> dict[str, Study]:
         found[name] = dataclasses.replace(found[name], **changes)
     both = found.pop("paper-hiv-oracle-12")
     for tau, episodes, every in ((1.0, 700, 50_000), (2.0, 1400, 20_000)):
-        found[f"paper-hiv-oracle-{tau:g}"] = dataclasses.replace(both, schedules=(tau,), episodes=episodes, every=every)
+        found[f"paper-hiv-oracle-{tau:g}"] = dataclasses.replace(
+            both, schedules=(tau,), episodes=episodes, validate_every=every
+        )
     # Imagination branches off from what random treatment led to (chosen with agents 100 to 104).
     found["ours-hiv"] = dataclasses.replace(
         found["ours-hiv"],
         episodes=2400,
-        branch=25,
-        real=True,
-        every=10_000,
+        rollout_length=25,
+        real_transitions=True,
+        validate_every=10_000,
         model_env={"resample_member": True},
-        dqn=dataclasses.replace(OURS["hiv"], target_every=40),
+        dqn=dataclasses.replace(OURS["hiv"], target_period=40),
     )
     # Does a solver as fine as the published runs' keep models from running away in imagination?
-    found["fine-hiv"] = dataclasses.replace(found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), every=10_000)
-    plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], every=10_000)
+    found["fine-hiv"] = dataclasses.replace(
+        found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), validate_every=10_000
+    )
+    plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], validate_every=10_000)
     partial = {
         "hiv-partial": plain,
-        "hiv-partial-latent": dataclasses.replace(plain, latent=True),
+        "hiv-partial-latent": dataclasses.replace(plain, latent_policy=True),
         "hiv-partial-oracle": dataclasses.replace(plain, models=(ORACLE,), episodes=REAL["hiv"]),
     }
     for name, study in partial.items():
@@ -96,7 +100,7 @@ def _studies() -> dict[str, Study]:
             study,
             dqn=OURS["hiv"],
             ensemble=not real,
-            margin=None if real else 0.5,
+            obs_margin=None if real else 0.5,
             episodes=study.episodes if real else 400,
         )
     return found
@@ -112,7 +116,7 @@ Table = dict[str, Any]
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
     """A cell from the record of the study that holds it, if there is one."""
     for name, study in STUDIES.items():
-        if not name.startswith(f"{setting}-") or (study.env, study.latent) != (env, latent):
+        if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
             continue
         if model in study.models and (path := results / f"{name}.json").exists():
             found = json.loads(path.read_text())["figures"]["cells"].get(model, {}).get(key(tau))

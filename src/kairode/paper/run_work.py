@@ -1,22 +1,24 @@
 """One piece of work in this process: what `kairode study NAME` does."""
 
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from kairode.agents.train_loop import TrainProgress
-from kairode.algorithms.dyna import DynaConfig, run_dyna
-from kairode.algorithms.mpc import Tell, run_mpc
-from kairode.config.mpc import MPCConfig
+from kairode.callbacks import Callback, no_callback
+from kairode.config.algorithms import DynaConfig, MPCConfig
 from kairode.errors import KairodeError, Stopped
 from kairode.files import save_json
 from kairode.paper import table1
 from kairode.paper.budget import Scope
 from kairode.paper.plan import split_cell, work_item
-from kairode.paper.schedule_study import ScheduleStudy, run_schedule_study, schedule_study_record
-from kairode.paper.studies import Study, run_study, study_record
+from kairode.paper.schedule_study import ScheduleStudy, run_schedule_study
+from kairode.paper.studies import Study, run_study
 from kairode.paper.work import WorkItem
+from kairode.runs.dyna import run_dyna
+from kairode.runs.mpc import run_mpc
+from kairode.runs.record import record as make_record
 
 
 def run_work_item(
@@ -24,12 +26,13 @@ def run_work_item(
     scope: Scope,
     *,
     replace: bool = False,
-    practice: Callable[[TrainProgress], None] = lambda report: None,
-    control: Tell = lambda report: None,
+    time_limit: float = math.inf,
+    callback: Callback = no_callback,
 ) -> WorkItem:
-    """Do it, or go on with it, and write its record; whoever watches is told how far it is.
+    """Run one piece of work, or resume it, and write its record.
 
-    A record of the same config that is there already stands, unless it is to be replaced.
+    A record of the same config is kept, unless it is to be replaced. Training ends after `time_limit` seconds with what it
+    has come to.
     """
     work = work_item(name, scope)
     if not work.words or name.startswith("fits/"):
@@ -37,33 +40,38 @@ def run_work_item(
     for need in work.needs:
         if not work_item(need, scope, needed=True).done:
             raise KairodeError(f"'{name}' needs '{need}', which is not done: `kairode reproduce` runs both in order.")
+    if not isinstance(work.config, Study | ScheduleStudy) and time_limit < math.inf:
+        raise KairodeError(f"--time-limit is for studies of policies and schedules, and '{name}' is neither.")
     keep = work.done and not replace
     try:
-        made = _made(work, scope, practice, control)
+        made = _made(work, scope, time_limit, callback)
     except Stopped as stopped:
-        raise Stopped(f"{stopped} The same command goes on from there.") from None
+        raise Stopped(f"{stopped} Run the same command again to resume.") from None
     if not keep:
         save_json(work.record, made)
     return work
 
 
-def _made(work: WorkItem, scope: Scope, practice: Callable[[TrainProgress], None], control: Tell) -> dict[str, Any]:
+def _made(work: WorkItem, scope: Scope, time_limit: float, callback: Callback) -> dict[str, Any]:
     """The record of a study, of whichever kind."""
-    config, started, name = work.config, time.perf_counter(), work.name.partition("/")[2]
-    options = _options(scope)
-    if isinstance(config, Study):
-        figures = run_study(config, scope.runs / "table1", folder=work.folder, callback=practice)
-        return study_record(name, config, figures, time.perf_counter() - started, options)
-    if isinstance(config, ScheduleStudy):
-        figures = run_schedule_study(config, scope.runs, work.folder, callback=practice)
-        return schedule_study_record(name, config, figures, time.perf_counter() - started, options)
+    config, started = work.config, time.perf_counter()
+    command = f"kairode study {work.name} --replace{_options(scope)}"
+    command += f" --time-limit {time_limit:g}" * (time_limit < math.inf)
+    if isinstance(config, Study | ScheduleStudy):
+        limits: dict[str, Any] = {"callback": callback, "time_limit": time_limit}
+        if isinstance(config, Study):
+            kind, figures = "study", run_study(config, scope.runs / "table1", folder=work.folder, **limits)
+        else:
+            kind, figures = "visits", run_schedule_study(config, scope.runs, work.folder, **limits)
+        seconds = time.perf_counter() - started
+        return make_record(kind, dataclasses.asdict(config), figures, command=command, seconds=seconds)
     if isinstance(config, DynaConfig):
-        made = run_dyna(config, work.folder)
+        made = run_dyna(config, work.folder, callback)
     else:
         assert isinstance(config, MPCConfig)
-        made = run_mpc(config, work.folder, control)
-    # what is shortened cannot be said by the options of the command that it has of its own
-    return {**made, "command": f"kairode study {work.name}{options}"} if scope.budget == "quick" else made
+        made = run_mpc(config, work.folder, callback)
+    # The quick budget is no option of the command that the run has of its own.
+    return {**made, "command": command} if scope.budget == "quick" else made
 
 
 def _options(scope: Scope) -> str:

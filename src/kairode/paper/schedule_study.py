@@ -13,32 +13,36 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import episode_keys, score_many
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.policy_files import load_policy, save_policy
+from kairode.agents.policy_files import read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_loop import TrainProgress, TrainResult, train_agents
+from kairode.agents.train_loop import TrainResult, train_agents
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state
-from kairode.algorithms.dyna import load_dyna
-from kairode.algorithms.fit import digest, experience
+from kairode.algorithms.fit import digest
+from kairode.callbacks import Callback, no_callback
+from kairode.config.agents import DQNConfig
 from kairode.data import Trajectory
 from kairode.envs import make
-from kairode.envs.accrual import AccruedRewards, undiscounted
-from kairode.envs.core import Environment, Task
+from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
 from kairode.paper.studies import short
 from kairode.paper.table1 import cell_config
-from kairode.planning.optimize_schedule import accrual_setup, optimize_schedule, sweep_penalties, trial_env
+from kairode.planning.optimize_schedule import (
+    accrual_setup,
+    optimize_schedule,
+    schedule_for_learning,
+    sweep_penalties,
+    trial_env,
+)
 from kairode.planning.optimized_schedule import OptimizedSchedule
-from kairode.runs.record import record
+from kairode.runs.load import load_dyna
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training.model_files import load_models
 from kairode.trees import stack
 
-SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double=True, cooldown=0.3))
+SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double_q=True, cooldown=0.3))
 """How policies are learned whose rewards accrue."""
 RANDOM = {"hiv": "hiv-whole-cooled"}
 """The row of table 1 whose models know the experience of random actions."""
@@ -49,13 +53,13 @@ class ScheduleStudy:
     """Policies that practise together."""
 
     env: str
-    by: str
+    chooser: str
     """Who says when to look again: fixed intervals, the truth, or models, of the experience of rounds or of random
     actions."""
     episodes: int
     """Of practice, on the real system; 0 for none: the policies are then those of the study without `once-` in its name
     that were learned without a price."""
-    taus: tuple[float, ...] = ()
+    intervals: tuple[float, ...] = ()
     """Fixed intervals; 0 is the environment's own schedule."""
     prices: tuple[float, ...] = ()
     """Of a visit, where intervals are chosen: policies are learned under each (unless nothing is learned)."""
@@ -67,15 +71,15 @@ class ScheduleStudy:
     start: str = ""
     """The study whose policies, learned without a price, these begin with; otherwise with random weights."""
     seeds: int = 5
-    every: int = 20_000
+    validate_every: int = 20_000
     """Decisions between two looks (nothing is chosen by them)."""
     test_episodes: int = 100
 
     @property
     def labels(self) -> list[str]:
         """What tells its policies apart, but for the seed."""
-        if self.by == "fixed":
-            return [f"{tau:g}" if tau else "own" for tau in self.taus]
+        if self.chooser == "fixed":
+            return [f"{tau:g}" if tau else "own" for tau in self.intervals]
         return [*(f"price {price:g}" for price in self.prices), *(f"budget {budget}" for budget in self.budgets)]
 
 
@@ -92,7 +96,7 @@ def _studies() -> dict[str, ScheduleStudy]:
     parts = {"2-3": ((2.0, 3.0), 500), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
     for part, (taus, episodes) in parts.items():
-        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, taus=taus, dqn=SETTINGS["hiv"])
+        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, intervals=taus, dqn=SETTINGS["hiv"])
     # At one and two days hardly any agent learns from scratch: who draws an action anew every day never sees what a
     # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
     # network is renewed after as many decisions as the others', not episodes. So do those with as many visits as
@@ -100,9 +104,9 @@ def _studies() -> dict[str, ScheduleStudy]:
     warm: dict[tuple[float, ...], tuple[int, int]] = {(1.0,): (2, 60), (2.0,): (4, 100), (3.0,): (6, 100)}
     warm[(6.0, 7.0, 8.0)] = (10, 150)
     for taus, (target_every, episodes) in warm.items():
-        dqn = dataclasses.replace(SETTINGS["hiv"], target_every=target_every)
+        dqn = dataclasses.replace(SETTINGS["hiv"], target_period=target_every)
         part = "-".join(f"{tau:g}" for tau in dict.fromkeys((taus[0], taus[-1])))
-        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, taus=taus, dqn=dqn, start="hiv-truth")
+        found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, intervals=taus, dqn=dqn, start="hiv-truth")
     # A model is the more to be trusted the less far it looks ahead.
     week = tuple(float(day) for day in range(1, 8))
     found["hiv-week-rounds"] = ScheduleStudy(
@@ -122,8 +126,8 @@ def run_schedule_study(
     runs: Path,
     folder: Path,
     *,
-    callback: Callable[[TrainProgress], None] = lambda report: None,
-    until: float = math.inf,
+    callback: Callback = no_callback,
+    time_limit: float = math.inf,
 ) -> dict[str, Any]:
     """Practise, test, and keep the policies; the figures of a record."""
     env = make(study.env)
@@ -143,13 +147,13 @@ def run_schedule_study(
         seeds,
         initial_state=initial_state,
         validate=validate,
-        every=study.every,
+        validate_every=study.validate_every,
         folder=folder / "practice",
-        about={**dataclasses.asdict(study), "numbers": digest(batches, initial_state)},
+        identity={**dataclasses.asdict(study), "numbers": digest(batches, initial_state)},
         callback=callback,
-        until=until,
+        time_limit=time_limit,
     )
-    for i, policy in enumerate(done.policies(batches, study.dqn.epsilon_last, study.dqn.reward_scale)):
+    for i, policy in enumerate(done.policies(batches, study.dqn.final_epsilon, study.dqn.reward_scale)):
         place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
         save_policy(place, dataclasses.replace(policy, accrues=True))
     found = evaluate_policies(
@@ -170,7 +174,7 @@ def learned_before(folder: Path, seeds: int) -> list[QPolicy]:
             f"the policies of '{folder.name}' are not in {folder}: `kairode reproduce figure-schedule --studies "
             f"{folder.name} --again` learns them."
         )
-    found = [load_policy(place) for place in places]
+    found = [read_policy(place) for place in places]
     return [dataclasses.replace(policy, accrues=True) for policy in found]
 
 
@@ -184,10 +188,10 @@ def beginning_with(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQ
 
 def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
     """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
-    policies = learned_before(folder.parent / f"{study.env}-{study.by}", study.seeds)
+    policies = learned_before(folder.parent / f"{study.env}-{study.chooser}", study.seeds)
     each: list[list[OptimizedSchedule]] = []
     for seed, policy in enumerate(policies):
-        models, data = foresight_of(study.by, env, seed, runs)
+        models, data = foresight_of(study.chooser, env, seed, runs)
         free = optimize_schedule(models, policy, env, data=data, tolerance=0)
         tried = sweep_penalties(free, policy, trial_env(models, env, data))
         mine = [
@@ -213,18 +217,16 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
 def build_room(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
     """Where they practise: an agent for each interval or price and each seed."""
     agents = len(study.labels) * study.seeds
-    if study.by == "fixed":
+    if study.chooser == "fixed":
         spec = env.task.spec
-        least = min(tau or spec.intervals.low for tau in study.taus)
-        timed = FixedOrOwn(jnp.repeat(jnp.array(study.taus, jnp.float32), study.seeds), least)
+        least = min(tau or spec.intervals.low for tau in study.intervals)
+        timed = FixedOrOwn(jnp.repeat(jnp.array(study.intervals, jnp.float32), study.seeds), least)
         return TrainingBatch(*accrual_setup(env, timed, IdentityEncoder(), study.dqn.reward_scale), agents)
     parts = []
     for price in study.prices:
         for seed in range(study.seeds):
-            models, data = foresight_of(study.by, env, seed, runs)
-            schedule = optimize_schedule(
-                models, None, env, price=price, taus=study.candidates or None, data=data, tolerance=0
-            )
+            models, data = foresight_of(study.chooser, env, seed, runs)
+            schedule = schedule_for_learning(models, env, price=price, taus=study.candidates or None, data=data)
             parts.append(accrual_setup(env, schedule, IdentityEncoder(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return TrainingBatch(stack(places), stack(schedules), stack(perceptions), agents)
@@ -235,36 +237,16 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
     if by == "truth":
         return env, None
     if by == "rounds":
-        state = load_dyna(runs / f"rounds-{env.task.spec.name}-seed{seed}")
+        _, state = load_dyna(runs / f"rounds-{env.task.spec.name}-seed{seed}")
         return state.members, state.data
     row = RANDOM[env.task.spec.name]
     models = load_models(runs / "table1" / f"{row}-latent-ode-{seed}")
-    return models, experience(cell_config(row, "latent-ode", 0)).train
+    return models, load_data(cell_config(row, "latent-ode", 0)).train
 
 
 def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> QPolicy:
     """All policies of a room, stacked."""
-    return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.epsilon_last, study.dqn.reward_scale)
-
-
-def evaluate_policies(
-    env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int
-) -> dict[str, np.ndarray]:
-    """Of each agent [agents, episodes]: return, discounted and plain, on every finest step; visits; health."""
-    schedule = batch.schedule.with_q(policies.q)
-    limit = env.task.spec.longest(schedule.shortest(env.task.spec))
-    longest = schedule.longest(env.task.spec)
-    keys = episode_keys(seed, episodes)
-    places = (AccruedRewards.of(env, longest), undiscounted(env, longest))
-    found, plain = (score_many(place, policies, schedule, keys, limit, batch.agents) for place in places)
-    return {
-        "return": np.asarray(found.discounted, np.float64),
-        "plain": np.asarray(plain.total, np.float64),
-        "visits": np.asarray(found.decisions, np.float64),
-        "healthy": np.asarray(found.healthy, np.float64),
-        "reached": np.asarray(found.reached, np.float64),
-        "time": np.minimum(np.asarray(found.time, np.float64), env.task.spec.horizon),
-    }
+    return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
 
 
 def make_validator(
@@ -277,11 +259,6 @@ def make_validator(
         return {"real": objective_return(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
 
     return validate
-
-
-def objective_return(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
-    """The return that counts."""
-    return found["return"] if task.spec.judged_discounted else found["plain"]
 
 
 def schedule_points(
@@ -299,26 +276,6 @@ def schedule_points(
                 made[label]["practice_wanted"] = study.episodes
             made[label]["practice_decisions"] = done.decisions[these]
             made[label]["diverged"] = done.diverged[these]
-    return made
-
-
-def schedule_study_record(
-    name: str, study: ScheduleStudy, figures: dict[str, Any], seconds: float, options: str = ""
-) -> dict[str, Any]:
-    """The record of a study."""
-    command = f"kairode reproduce figure-schedule --studies {name} --again{options}"
-    return record("visits", dataclasses.asdict(study), figures, command=command, seconds=seconds)
-
-
-def intervals_by_condition(task: Task, found: Trajectory) -> dict[str, dict[str, int]]:
-    """How often each interval was chosen, by the state of health in which (all in one where a task tells none)."""
-    names = getattr(task, "conditions", ("all",))
-    seen, mask = np.asarray(found.observation)[:, :-1], found.mask
-    where = np.asarray(task.condition(jnp.asarray(seen))) if hasattr(task, "condition") else np.zeros(mask.shape, int)
-    made: dict[str, dict[str, int]] = {}
-    for i, name in enumerate(names):
-        taus, counts = np.unique(np.round(np.asarray(found.interval)[mask & (where == i)], 2), return_counts=True)
-        made[name] = {f"{tau:g}": int(count) for tau, count in zip(taus, counts, strict=True)}
     return made
 
 

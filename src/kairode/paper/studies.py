@@ -4,7 +4,7 @@ A study is what the paper's tables of returns are made of. Its record holds a ce
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.dqn import DQNConfig
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
 from kairode.agents.evaluate import Scores, episode_keys, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_loop import TrainProgress, TrainResult, Validator, train_agents
+from kairode.agents.train_loop import TrainResult, Validator, train_agents
 from kairode.agents.train_step import (
     TrainingBatch,
     TrainState,
@@ -25,14 +24,15 @@ from kairode.agents.train_step import (
     transitions_from_data,
     with_transitions,
 )
-from kairode.algorithms.fit import experience
+from kairode.algorithms.fit import load_data
+from kairode.callbacks import Callback, no_callback
+from kairode.config.agents import DQNConfig
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn
 from kairode.paper.table1 import cell_config
-from kairode.planning.model_env import ModelEnv, decision_observations, ensemble, make_model_env, obs_range
-from kairode.runs.record import record
+from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, sample_start_observations
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import bootstrap_interval
 from kairode.training.model_files import load_models
@@ -40,9 +40,6 @@ from kairode.trees import one, stack
 
 ORACLE = "oracle"
 """In place of a model: practice on the real system, the model-free baseline."""
-
-STARTS = 4096
-"""Moments of real episodes that imagination branches off from: drawn once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,22 +62,22 @@ class Study:
     """Agents for each model and schedule; agent i imagines with the fit of seed i."""
     agents_from: int = 0
     """The seed of the first agent; settings are tuned with agents from 100 on."""
-    latent: bool = False
+    latent_policy: bool = False
     """Whether the policy also sees the model's latent state."""
     ensemble: bool = False
     """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
     model_env: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the imagined world: switching; sample_intervals, which is False unless it is given here."""
-    margin: float | None = None
+    obs_margin: float | None = None
     """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
     side; None lets them go anywhere."""
-    branch: int | None = None
+    rollout_length: int | None = None
     """Imagined episodes start anywhere along the models' experience and last so many decisions; None for whole ones."""
-    real: bool = False
+    real_transitions: bool = False
     """Whether the replay holds the models' experience beside what is imagined (for policies that see s alone)."""
-    every: int = 5000
+    validate_every: int = 5000
     """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
-    look_episodes: int = 20
+    validation_episodes: int = 20
     """Episodes of each look."""
     test_episodes: int = 100
 
@@ -90,8 +87,8 @@ def run_study(
     fits: Path,
     *,
     folder: Path | None = None,
-    callback: Callable[[TrainProgress], None] = lambda report: None,
-    until: float = float("inf"),
+    callback: Callback = no_callback,
+    time_limit: float = float("inf"),
 ) -> dict[str, Any]:
     """Practise, look, test; the figures of a record."""
     env = make(study.env, setting=study.setting)
@@ -101,7 +98,7 @@ def run_study(
     limit = env.task.spec.longest(_least(study, env))
     validate = make_validator(study, env, batches, validation_envs, limit)
     initial_state = None
-    if study.real and study.models != (ORACLE,):
+    if study.real_transitions and study.models != (ORACLE,):
         initial_state = _with_experience(study, env, init_train_state(batches, study.dqn, study.episodes, seeds))
     done = train_agents(
         batches,
@@ -109,12 +106,12 @@ def run_study(
         study.episodes,
         seeds,
         initial_state=initial_state,
-        about=dataclasses.asdict(study),
+        identity=dataclasses.asdict(study),
         validate=validate,
-        every=study.every,
+        validate_every=study.validate_every,
         folder=folder,
         callback=callback,
-        until=until,
+        time_limit=time_limit,
     )
     tested = test(study, env, batches, done.q, limit)
     figures: dict[str, Any] = {"cells": cells(study, env, tested, done), "seconds_of_practice": round(done.seconds, 1)}
@@ -154,7 +151,7 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Traini
             teams = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
         model_envs = [make_model_env(team, env, **options) for team in teams]
         encoder: ObsEncoder = IdentityEncoder()
-        if study.latent:
+        if study.latent_policy:
             # A member of its own world, not the model that judges it.
             eyes = [team[0] for team in teams] * len(study.schedules)
             encoder = LatentEncoder(ensemble(eyes, model_envs[0].models.spec))
@@ -178,26 +175,20 @@ def _with_experience(study: Study, env: Environment, train_state: TrainState) ->
 
 def _seen(study: Study) -> Trajectory:
     """The experience that the models were fitted to."""
-    return experience(cell_config(study.fits, study.models[0], 0)).train
-
-
-def sample_start_observations(data: Trajectory, seed: int = 0) -> np.ndarray:
-    """Moments along real episodes, always as many, so that what uses them is compiled once."""
-    every = decision_observations(data)
-    return every[np.random.default_rng(seed).choice(len(every), STARTS)]
+    return load_data(cell_config(study.fits, study.models[0], 0)).train
 
 
 def _world_options(study: Study) -> dict[str, Any]:
     """What the imagined worlds of a study have in common."""
     # The paper takes the most likely interval, and so do the studies of ours that are compared with it.
     options = {"sample_intervals": False, **study.model_env}
-    if study.models == (ORACLE,) or (study.margin is None and study.branch is None):
+    if study.models == (ORACLE,) or (study.obs_margin is None and study.rollout_length is None):
         return options
     seen = _seen(study)
-    if study.margin is not None:
-        options["obs_bounds"] = jnp.asarray(obs_range(seen, study.margin))
-    if study.branch is not None:
-        options |= {"starts": sample_start_observations(seen), "branch": study.branch}
+    if study.obs_margin is not None:
+        options["obs_bounds"] = jnp.asarray(obs_range(seen, study.obs_margin))
+    if study.rollout_length is not None:
+        options |= {"starts": sample_start_observations(seen), "branch": study.rollout_length}
     return options
 
 
@@ -215,8 +206,8 @@ def make_validator(
     study: Study, env: Environment, batches: list[TrainingBatch], validation_envs: list[ModelEnv | None], limit: int
 ) -> Validator:
     """What a look finds: the return on the real system, and what the judges say."""
-    keys = episode_keys(derive(0, Purpose.VALIDATION), study.look_episodes)
-    epsilon = study.dqn.epsilon_last
+    keys = episode_keys(derive(0, Purpose.VALIDATION), study.validation_episodes)
+    epsilon = study.dqn.final_epsilon
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
         figures: dict[str, list[np.ndarray]] = {"real": []}
@@ -239,7 +230,7 @@ def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNe
     keys = episode_keys(seed, study.test_episodes)
     parts = [
         score_many(env, policies, batch.schedule, keys, limit, batch.agents)
-        for batch, policies in zip(batches, _by_room(batches, q, study.dqn.epsilon_last), strict=True)
+        for batch, policies in zip(batches, _by_room(batches, q, study.dqn.final_epsilon), strict=True)
     ]
     return Scores(*(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(len(Scores._fields))))
 
@@ -311,10 +302,3 @@ def short(value: Any, digits: int = 5) -> Any:
         return [short(item, digits) for item in value]
     number = float(value)
     return float(f"{number:.{digits}g}") if np.isfinite(number) else None
-
-
-def study_record(name: str, study: Study, figures: dict[str, Any], seconds: float, options: str = "") -> dict[str, Any]:
-    """The record of a study."""
-    table = "table3" if study.env == "hiv-partial" else "table2a"
-    command = f"kairode reproduce {table} --studies {name} --again{options}"
-    return record("study", dataclasses.asdict(study), figures, command=command, seconds=seconds)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.algorithms.fit import FitConfig, make_fit_config
-from kairode.config.presets import preset
+from kairode.config.algorithms import FitConfig
+from kairode.config.models import PAPER_MODELS
+from kairode.config.presets import fit_preset
 from kairode.files import save_json
-from kairode.models.zoo import PAPER_MODELS
 from kairode.runs.record import record
 from kairode.stats import mean, std
 
@@ -84,11 +84,16 @@ EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_be
 def cell_config(row: str, model: str, seed: int) -> FitConfig:
     """One seed of one cell."""
     this = ROWS[row]
-    usual = preset(this.env)
-    sizes = usual.sizes if this.solver is None else dataclasses.replace(usual.sizes, solver=this.solver)
-    chosen = dataclasses.replace(usual, sizes=sizes, settings=dataclasses.replace(usual.settings, **this.settings))
-    return make_fit_config(
-        this.env, model, chosen, seeds=1, seed=seed, data_seed=0, setting=this.setting, fields=this.fields
+    preset = fit_preset(this.env)
+    sizes = preset.sizes if this.solver is None else dataclasses.replace(preset.sizes, solver=this.solver)
+    return dataclasses.replace(
+        preset,
+        model=model,
+        seed=seed,
+        sizes=sizes,
+        training=dataclasses.replace(preset.training, **this.settings),
+        setting=this.setting,
+        env_fields={**preset.env_fields, **this.fields},
     )
 
 

@@ -185,6 +185,16 @@ def decision_observations(data: Trajectory) -> Float[np.ndarray, "n obs"]:
     return np.asarray(data.observation)[:, :-1][data.mask]
 
 
+STARTS = 4096
+"""Observations along real episodes that imagined episodes start from: always as many, so that programs compile once."""
+
+
+def sample_start_observations(data: Trajectory, seed: int = 0) -> Float[np.ndarray, "n obs"]:
+    """Observations at decisions, drawn with replacement."""
+    every = decision_observations(data)
+    return every[np.random.default_rng(seed).choice(len(every), STARTS)]
+
+
 def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
     """The range of each variable in some experience, widened on both sides by so many times itself.
 

@@ -7,7 +7,6 @@ Inside, sequences lie on the last axis of every array ([feature, sequence]), as 
 """
 
 import abc
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,9 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kairode.agents.actor_critic import ActorCriticConfig, Networks, greedy, value
+from kairode.agents.actor_critic import Networks, greedy, value
 from kairode.agents.actor_policy import ActorPolicy, controls
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.config.agents import ActorCriticConfig
+from kairode.config.planning import PlanConfig
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
@@ -27,37 +28,6 @@ from kairode.models.timer import NoTimer
 
 Sequences = Float[Array, "_ k"]
 """A quantity of every sequence."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanConfig:
-    """How a plan is made. The values are those of the paper."""
-
-    sequences: int = 1000
-    """Sequences tried, K."""
-    horizon: int = 10
-    """Decisions in each, H."""
-    noise: float = 0.1
-    """Standard deviation of what is added to the actor's actions."""
-    best: int = 50
-    """The action is the mean of the first actions of so many best sequences."""
-    rounds: int = 1
-    """From two on, the next sequences are drawn around the best of the last ones, as wide as those lie apart (the
-    cross-entropy method)."""
-    least_noise: float = 0.02
-    """Below which that width does not fall."""
-
-    def __post_init__(self) -> None:
-        for name in ("sequences", "horizon", "best", "rounds"):
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= 1):
-                raise KairodeError(f"{name} must be a whole number of at least 1, got {getattr(self, name)}.")
-        if self.best > self.sequences:
-            raise KairodeError(
-                f"the best {self.best} of {self.sequences} sequences cannot be taken: there are not as many."
-            )
-        for name in ("noise", "least_noise"):
-            if not getattr(self, name) >= 0:
-                raise KairodeError(f"{name} must not be negative, got {getattr(self, name)}.")
 
 
 class PlanningDynamics(eqx.Module):
@@ -218,14 +188,14 @@ class Planner(Policy):
 
     def plan(self, seen_obs: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
         """The controls for one environment."""
-        noise_shape = (self.settings.horizon, self.task.spec.actions.n, self.settings.sequences)
+        noise_shape = (self.settings.horizon, self.task.spec.actions.n, self.settings.candidates)
         proposal = None
-        for round_key in jax.random.split(key, self.settings.rounds):
+        for round_key in jax.random.split(key, self.settings.iterations):
             noise = jax.random.normal(round_key, noise_shape)
             tried, worth = self.evaluate_sequences(seen_obs, belief, noise, proposal)
-            best = jax.lax.top_k(jnp.where(jnp.isfinite(worth), worth, -jnp.inf), self.settings.best)[1]
+            best = jax.lax.top_k(jnp.where(jnp.isfinite(worth), worth, -jnp.inf), self.settings.elites)[1]
             chosen = tried[..., best]
-            proposal = Proposal(chosen.mean(-1), jnp.maximum(chosen.std(-1), self.settings.least_noise))
+            proposal = Proposal(chosen.mean(-1), jnp.maximum(chosen.std(-1), self.settings.min_noise))
         assert proposal is not None
         return controls(self.task.spec, proposal.centre[0])
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 
 from kairode.agents.encoder import IdentityEncoder, ObsEncoder, TrackingEncoder
 from kairode.agents.q_policy import QPolicy
+from kairode.config.planning import TOLERANCE
 from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
@@ -33,7 +34,6 @@ from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_r
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
-TOLERANCE = 0.02
 """Share of the rewards that may be lost in exchange for fewer visits, unless another is given."""
 NEAR = 0.2
 """Predictions stay within the range of the experience, widened by so many times itself."""
@@ -303,3 +303,18 @@ def _outcome(
     gamma = jnp.where(taus > 0, spec.discount ** (starts / spec.tick), 0.0)
     returns, weighed = (gamma * found.records.reward).sum(0), gamma.sum(0)
     return returns.mean(), found.length.mean(), weighed.mean(), returns, weighed
+
+
+def schedule_for_learning(
+    models: DynamicsModel | Sequence[DynamicsModel] | Environment,
+    env: Environment | Task,
+    *,
+    price: float = 0.0,
+    taus: Sequence[float] | None = None,
+    data: Trajectory | None = None,
+) -> OptimizedSchedule:
+    """A schedule chosen by the values of the policy that is learned under it (the paper's algorithm 1).
+
+    For `kairode.learn(models, env, schedule=..)`; the arguments are those of `optimize_schedule`.
+    """
+    return optimize_schedule(models, None, env, price=price, taus=taus, tolerance=0.0, data=data)

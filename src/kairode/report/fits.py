@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kairode.algorithms.fit import FitConfig
+from kairode.config.algorithms import FitConfig
 from kairode.data import Trajectory
 from kairode.envs import make
 from kairode.envs.core import Spec
@@ -107,6 +107,6 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
 
 def draw_predictions(config: FitConfig, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
     """A panel for each observed variable: the true course, the predicted one, and the decision times."""
-    env = None if config.is_file else make(config.source, setting=config.setting, **config.preset.fields)
+    env = None if config.is_file else make(config.source, setting=config.setting, **config.env_fields)
     found = course(env, test[0], model, "predicted", most)
     draw_course(found, path, f"{config.model} on {test.spec.name}")

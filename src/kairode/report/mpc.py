@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.algorithms.mpc_agent import FREE
+from kairode.config.algorithms import MODEL_FREE
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.table import Table, print_table
@@ -48,7 +48,7 @@ def control_said(made: dict[str, Any]) -> str:
     chance, count = figures["random"], len(figures["tests"])
     how = (
         f"{config['agent']['kind'].upper()} alone"
-        if config["model"] == FREE
+        if config["model"] == MODEL_FREE
         else f"planning with {_article(config['model'])} {config['model']} model"
     )
     clear = sum(test["return_low"] > chance["return_high"] and test["episodes"] >= LEAST for test in figures["tests"])
@@ -102,7 +102,7 @@ def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
 
 
 ROBOTS = ("swimmer", "hopper", "half-cheetah")
-ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", FREE)
+ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", MODEL_FREE)
 
 
 def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -124,9 +124,9 @@ def mujoco_figure(results: Path) -> Figure:
         _curves(axes, {_label(model): made for model, made in found[env].items()})
         axes.set_title(env, fontsize=10)
         axes.set_xlim(0, 105_000)
-        if FREE in found[env]:
-            last = found[env][FREE]["figures"]
-            wanted = found[env][FREE]["config"]["decisions"]
+        if MODEL_FREE in found[env]:
+            last = found[env][MODEL_FREE]["figures"]
+            wanted = found[env][MODEL_FREE]["config"]["decisions"]
             axes.axhline(last["return"], color="#52606d", ls="--", lw=1)
             axes.text(2000, last["return"], f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
     figure.axes[0].legend(frameon=False, fontsize=7)
@@ -134,7 +134,7 @@ def mujoco_figure(results: Path) -> Figure:
 
 
 def _label(model: str) -> str:
-    return "DDPG, no model" if model == FREE else f"{model} + MPC"
+    return "DDPG, no model" if model == MODEL_FREE else f"{model} + MPC"
 
 
 def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:

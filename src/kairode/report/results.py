@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kairode.algorithms.mpc_agent import FREE
+from kairode.config.algorithms import MODEL_FREE
+from kairode.config.models import PAPER_MODELS
 from kairode.envs.locomotion import ROBOTS
-from kairode.models.zoo import PAPER_MODELS
 from kairode.paper import returns, table1
 from kairode.paper.published import RETURNS
 from kairode.paper.studies import ORACLE, key
@@ -134,7 +134,7 @@ def robots_table(results: Path) -> Table:
     """Returns of the robots at the end."""
     rows: list[list[str | None]] = []
     chance: list[str] = []
-    for model in (*reversed(PAPER_MODELS), FREE):
+    for model in (*reversed(PAPER_MODELS), MODEL_FREE):
         shown: list[str | None] = []
         decisions = ""
         for env in ROBOTS:
@@ -150,7 +150,7 @@ def robots_table(results: Path) -> Table:
             )
             if len(chance) < len(ROBOTS):
                 chance.append(f"{made['figures']['random']['return']:.3g}")
-        rows.append([f"{model} + MPC" if model != FREE else "DDPG, no model", decisions, *shown])
+        rows.append([f"{model} + MPC" if model != MODEL_FREE else "DDPG, no model", decisions, *shown])
     rows.append(["random", "", *chance])
     return Table.of(
         ["", "decisions", *ROBOTS],

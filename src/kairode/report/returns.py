@@ -58,7 +58,7 @@ def curves_figure(results: Path, *, partial: bool = False) -> Figure:
         for name in names:
             study = STUDIES[f"paper-{name}"]
             for model, curve in _figures(results, f"paper-{name}")["curves"].items():
-                label = f"{model}, s and z" if study.latent else model
+                label = f"{model}, s and z" if study.latent_policy else model
                 _band(axes, curve, UNITS[env], label, next(colours), partial or model == ORACLE)
         axes.set_title(env, fontsize=10)
         axes.set_xlabel("episodes of practice (imagined; real for the oracle)")

@@ -11,15 +11,7 @@ from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.mpc import control_said, control_table, mpc_learning_figure
 from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
-from kairode.report.summary import (
-    compared,
-    every,
-    gained,
-    judged_by,
-    kind_of_return,
-    spec_of,
-    summary_sentences,
-)
+from kairode.report.summary import compared, every, gained, judged_by, kind_of_return, spec_of, summary_sentences
 from kairode.report.table import Row, Table, to_html
 from kairode.runs.labels import best_constant, of_kind, short_number, upgraded
 

@@ -7,14 +7,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
-from kairode.report.summary import (
-    fixed_rivals,
-    judged_by,
-    kind_of_return,
-    no_better_said,
-    spec_of,
-    summary_sentences,
-)
+from kairode.report.summary import fixed_rivals, judged_by, kind_of_return, no_better_said, spec_of, summary_sentences
 from kairode.report.table import Row, Table, print_table
 from kairode.runs.labels import best_constant, of_kind, short_number
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from kairode.algorithms.learn import policy_preset
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
 from kairode.runs.labels import best_constant, of_kind

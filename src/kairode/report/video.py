@@ -12,11 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from kairode.algorithms.mpc import NAME, best_seed
 from kairode.data.policy import Policy
 from kairode.envs.locomotion import Locomotion
 from kairode.files import atomic_write
 from kairode.report.figures import save_figure
+from kairode.runs.mpc import POLICIES, best_seed
 
 FRAMES_A_SECOND = 20
 LIMB, GROUND, TRACE = "#2b6cb0", "#cbd2d9", "#9aa5b1"
@@ -27,7 +27,7 @@ def save_video(env: Any, policies: list[Policy], made: dict[str, Any], path: Pat
     if not isinstance(env, Locomotion):
         return ""
     best = best_seed(made)
-    if not path.exists() or path.stat().st_mtime < (path.parent / f"{NAME}.json").stat().st_mtime:
+    if not path.exists() or path.stat().st_mtime < (path.parent / f"{POLICIES}.json").stat().st_mtime:
         draw_gif(record_video(env, policies[best]), path, f"{env.name}, {made['config']['model']}")
     which = "" if len(policies) == 1 else f" (of seed {made['config']['seed'] + best})"
     return f" A film of the gait{which}: {path}."

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.agents.evaluate import Evaluation, evaluate
-from kairode.agents.policy_files import describe_policy, load_policy
+from kairode.agents.policy_files import describe_policy, read_policy
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run
@@ -15,20 +15,22 @@ from kairode.training.model_files import load_models
 def evaluate_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
-    """Test the policy of a folder on the real system: on its own schedule, any other, or at chosen times."""
+    """Evaluate the policy of a run on the real system: on its own schedule, any other, or at chosen times."""
     if is_mpc_run(folder):
         if isinstance(schedule, str):
             chosen_of(folder)  # says why not
         return evaluate_mpc_run(folder, schedule=schedule, episodes=episodes, accrue=accrue, seed=seed)
     if isinstance(schedule, str) and schedule == "chosen":
-        run, policy, visits = chosen_of(folder)
-        found = evaluate(run.env, policy, episodes=episodes, schedule=visits, seed=seed)
-        return {**run.about, "schedule": "chosen"}, found
+        system, policy, chosen = chosen_of(folder)
+        found = evaluate(system.env, policy, episodes=episodes, schedule=chosen, seed=seed)
+        return {**system.about, "schedule": "chosen"}, found
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
-        raise KairodeError(f"{folder} is of chosen visits: evaluate {folder.parent} with --schedule chosen.")
+        raise KairodeError(
+            f"{folder} holds the policy for chosen times: evaluate {folder.parent} with --schedule chosen."
+        )
     model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
     env = make(about["env"], setting=about["setting"], **about["fields"])
     timing = about["schedule"] if schedule is None else schedule
-    found = evaluate(env, load_policy(folder, model), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
+    found = evaluate(env, read_policy(folder, model), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
     return {**about, "schedule": timing}, found

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from kairode._version import __version__
 from kairode.config.serialize import first_difference, from_dict, to_dict
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, Stopped
 from kairode.files import PARTS, check_target, load_json, save_json
 from kairode.runs.lock import LOCK, OWNER, locked
 from kairode.runs.migrate import FORMAT, earlier_name, is_finished, migrate, migrate_record
@@ -152,6 +152,11 @@ class RunFolder:
         return dict(self.manifest.seconds)
 
     @property
+    def total_seconds(self) -> float:
+        """Spent in all stages."""
+        return sum(self.manifest.seconds.values())
+
+    @property
     def record(self) -> dict[str, Any] | None:
         """The record, in today's format; None where there is none."""
         return migrate_record(self.load_json(RECORD)) if (self.path / RECORD).exists() else None
@@ -216,6 +221,15 @@ class RunFolder:
         finally:
             spent = self.manifest.seconds.get(name, 0.0) + time.perf_counter() - started
             self._change(seconds={**self.manifest.seconds, name: round(spent, 1)})
+
+    @contextlib.contextmanager
+    def resumable(self, command: str) -> Iterator[None]:
+        """Let an interrupt say how to resume."""
+        try:
+            yield
+        except (Stopped, KeyboardInterrupt) as stopped:
+            what = str(stopped) or "interrupted."
+            raise Stopped(f"{what} Run the same command again to resume: {command}") from None
 
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record, and that the run is finished; the record as it reads from the file."""

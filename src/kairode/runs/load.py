@@ -1,59 +1,83 @@
-"""What a run left: models, experience, environment; for whoever goes on from there."""
+"""The models, data and policy of a run with named actions, in memory; from its folder or straight from its stages."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from kairode.agents.policy_files import describe_policy
-from kairode.algorithms.dyna import load_dyna
+from kairode.algorithms.dyna import DynaState, read_state
+from kairode.config.algorithms import DynaConfig, RunConfig
+from kairode.config.presets import dyna_of_run
 from kairode.data import Trajectory, read
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
+from kairode.runs.folder import RunFolder
 from kairode.runs.mpc import is_mpc_run
+from kairode.training import checkpoint
 from kairode.training.model_files import load_models
+
+DYNA = "rounds"
+"""Folder of the Dyna rounds inside that of a run."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LoadedRun:
-    """What a run's folder holds."""
+class ModelledSystem:
+    """An environment with fitted models and the data behind them."""
 
     folder: Path
-    name: str
-    """Of its environment."""
+    """Of the run."""
     env: Environment
-    about: dict[str, Any]
-    """What its policy says of itself."""
     models: list[DynamicsModel]
     data: Trajectory
+    seed: int = 0
+    latent_policy: bool = False
+    """True if the run's policies are conditioned on the latent state of the first model."""
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Where a policy belongs: env, setting, fields, schedule."""
+    dyna: tuple[DynaConfig, DynaState] | None = None
+    """The Dyna rounds behind the models, if there were any."""
 
     @property
-    def latent(self) -> bool:
-        """Whether its policies see the latent state of the first model."""
-        return bool(self.about["sees"] == "z")
-
-    @property
-    def seed(self) -> int:
-        """Of the run."""
-        path = self.folder / "config.json"
-        return int(json.loads(path.read_text()).get("seed", 0)) if path.exists() else 0
+    def policy_model(self) -> DynamicsModel | None:
+        """The model that the policies are conditioned on."""
+        return self.models[0] if self.latent_policy else None
 
 
-def read_run(folder: Path) -> LoadedRun:
-    """The models and experience of a run, from `kairode run` or `kairode rounds`."""
+def read_run(folder: Path) -> ModelledSystem:
+    """What `kairode run` or `kairode dyna` left in a folder."""
     if is_mpc_run(folder):
-        raise KairodeError(f"{folder} is a run with controls: intervals are chosen for named actions so far.")
+        raise KairodeError(f"{folder} is a run with controls: decision times are chosen for named actions.")
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
+    common: dict[str, Any] = {
+        "seed": int(RunFolder(folder).manifest.config.get("seed", 0)) if RunFolder(folder).exists else 0,
+        "latent_policy": about["sees"] == "z",
+        "about": {name: about[name] for name in ("env", "setting", "fields", "schedule")},
+    }
     if (folder / "fit").is_dir():
-        models, data = load_models(folder / "fit"), read(folder / "experience.parquet")
-        return LoadedRun(folder, about["env"], env, about, models, data)
-    state = load_dyna(rounds_of(folder))
-    return LoadedRun(folder, about["env"], env, about, state.members, state.data)
+        data = read(folder / "experience.parquet")
+        return ModelledSystem(folder, env, load_models(folder / "fit"), data, **common)
+    config, state = _dyna_of(folder, env)
+    return ModelledSystem(folder, env, state.members, state.data, **common, dyna=(config, state))
 
 
-def rounds_of(folder: Path) -> Path:
-    """Where a run keeps its rounds: a folder of its own, or all of it."""
-    return folder / "rounds" if (folder / "rounds").is_dir() else folder
+def _dyna_of(folder: Path, env: Environment) -> tuple[DynaConfig, DynaState]:
+    """The Dyna rounds of a run: its own stage, or the whole of it."""
+    inside = folder / DYNA
+    if not inside.is_dir():
+        return load_dyna(folder)
+    if RunFolder(inside, "rounds").exists:  # earlier versions kept a run folder inside
+        return load_dyna(inside)
+    config = dyna_of_run(RunFolder(folder, "run").config(RunConfig))
+    return config, read_state(config, env, inside)
+
+
+def load_dyna(folder: Path) -> tuple[DynaConfig, DynaState]:
+    """Config and last state of the Dyna rounds in a folder."""
+    found = RunFolder(folder, "rounds")
+    if not found.exists or not checkpoint.exists(folder):
+        raise KairodeError(f"there are no Dyna rounds in {folder}: run `kairode dyna hiv --out {folder}`.")
+    config = found.config(DynaConfig)
+    return config, read_state(config, make(config.env, setting=config.setting, **config.env_fields), folder)

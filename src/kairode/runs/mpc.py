@@ -1,89 +1,138 @@
-"""What a run with controls left: its config, its policies, tests of them."""
+"""`kairode run` on a system with controls: MPC, a test, a record; and what such a run left."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import numpy as np
 
-from kairode.agents.actor_critic import ActorCriticConfig
 from kairode.agents.evaluate import Evaluation, evaluate
-from kairode.algorithms.mpc import NAME, best_seed
+from kairode.algorithms.mpc import OPEN, MPCTraining, check_mpc, curve
 from kairode.algorithms.mpc_loop import MPCLoop
-from kairode.config.mpc import MPCConfig
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.algorithms import MPCConfig
+from kairode.config.commands import command_of
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.errors import KairodeError
-from kairode.models.zoo import ModelConfig
-from kairode.planning.mpc import LearnedDynamics, PlanConfig, Planner
+from kairode.planning.mpc import LearnedDynamics, Planner
+from kairode.runs.folder import RunFolder
+from kairode.runs.record import record as make_record
 from kairode.seeds import Purpose, derive, derive_many
+from kairode.stats import mean, std
 from kairode.training import checkpoint
-from kairode.training.losses import LossWeights
-from kairode.training.step import TrainingConfig
 from kairode.trees import one, stack
+
+KIND = "control"
+POLICIES = "policies"
+OLD_POLICIES = "pilots"
+"""Name of the same file in earlier versions."""
+
+
+def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """Run what the config says in a folder of its own, or resume what is there; its record."""
+    env = make_env(config)
+    config = check_mpc(config, env.task.spec)
+    command = command_of(config)
+    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command_of(config, path)):
+        if folder.finished:
+            return folder.record or {}
+        with MPCTraining(config, env, path, callback) as training:
+            training.run()
+            policies = training.policies()
+            save_policies(path, policies)
+            with folder.stage("evaluation"):
+                figures = _figures(config, env, training, policies, callback)
+        seconds = training.session.seconds + folder.total_seconds
+        return folder.finish(make_record(KIND, config, figures, command=command, seconds=seconds))
+
+
+def make_env(config: MPCConfig) -> Any:
+    return make(config.env, setting=config.setting, **config.env_fields)
+
+
+def _figures(
+    config: MPCConfig, env: Any, training: MPCTraining, policies: list[Policy], callback: Callback
+) -> dict[str, Any]:
+    callback(Progress(f"evaluating on {config.test_episodes} episodes"))
+    tests = [evaluate(env, policy, episodes=config.test_episodes).figures() for policy in policies]
+    returns = [test["return"] for test in tests]
+    return {
+        "tests": tests,
+        "actors": actors_alone(env, policies, config.test_episodes),
+        "return": mean(returns),
+        "return_std": std(returns),
+        "random": evaluate(env, None, episodes=100).figures(),
+        "curve": curve(config, training.episodes),
+        "fits": training.fits,
+        "skipped": np.asarray(training.loop.learner.skipped).tolist(),
+        "spent": {name: round(seconds, 1) for name, seconds in training.loop.spent.items()},
+    }
+
+
+def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
+    """The same tests of the planners' actors without planning."""
+    planners = [policy for policy in policies if isinstance(policy, Planner)]
+    return [evaluate(env, planner.without_planning(), episodes=episodes).figures() for planner in planners]
+
+
+def save_policies(folder: Path, policies: list[Policy]) -> None:
+    """The policy of every seed: networks, statistics, model."""
+    checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), POLICIES, seeds=len(policies))
 
 
 def is_mpc_run(folder: str | Path) -> bool:
-    """Whether a folder holds a run with controls, ended or not."""
-    try:
-        about = json.loads((Path(folder) / "config.json").read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(about, dict) and {"agent", "plan", "decisions"} <= set(about)
+    """True if a folder holds a run with controls, finished or not."""
+    found = RunFolder(folder)
+    return found.exists and {"agent", "plan", "decisions"} <= set(found.manifest.config)
 
 
 def read_config(folder: str | Path) -> MPCConfig:
-    """The config of a run's folder."""
-    path = Path(folder) / "config.json"
-    try:
-        given = json.loads(path.read_text())
-        agent, fit = dict(given["agent"]), dict(given["fit"])
-        agent["hidden"] = tuple(agent["hidden"])
-        fit["weights"] = LossWeights(**fit["weights"])
-        parts = {
-            "agent": ActorCriticConfig(**agent),
-            "plan": PlanConfig(**given["plan"]),
-            "sizes": ModelConfig(**given["sizes"]),
-            "fit": TrainingConfig(**fit),
-        }
-        return MPCConfig(**{**given, **parts})
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise KairodeError(f"{path} is not of a run with controls: give a folder of `kairode run hopper`.") from error
+    if not is_mpc_run(folder):
+        raise KairodeError(f"{folder} is not a run with controls: give a folder of `kairode run hopper`.")
+    return RunFolder(folder, KIND).config(MPCConfig)
 
 
 def load_policies(folder: str | Path) -> list[Policy]:
-    """The policies of a run that ended, one for each seed."""
+    """The policies of a finished run, one for each seed."""
     config = read_config(folder)
-    if not checkpoint.exists(folder, NAME):
-        raise KairodeError(f"the run in {folder} has not ended: give its command again, which goes on from there.")
-    env = make(config.env, setting=config.setting, **config.fields)
-    loop = MPCLoop(env, config.config, derive_many(config.seed, Purpose.AGENT, config.seeds), 1)
+    name = OLD_POLICIES if checkpoint.exists(folder, OLD_POLICIES) else POLICIES
+    if not checkpoint.exists(folder, name):
+        raise KairodeError(f"the run in {folder} is not finished: run its command again to resume.")
+    loop = MPCLoop(make_env(config), config, derive_many(config.seed, Purpose.AGENT, config.seeds), 1)
     loop.close()
     arrays, rest = eqx.partition(stack(loop.policies()), eqx.is_array)
-    found = checkpoint.load(folder, arrays, NAME)
+    found = checkpoint.load(folder, arrays, name)
     return [eqx.combine(one(found, i), rest) for i in range(config.seeds)]
+
+
+def best_seed(record: dict[str, Any]) -> int:
+    """Index of the seed with the highest test return."""
+    return int(np.argmax([test["return"] for test in record["figures"]["tests"]]))
 
 
 def evaluate_mpc_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Evaluation]:
-    """Test the policy of the run's best seed, on other episodes than it was found best on.
+    """Evaluate the policy of the run's best seed, on other episodes than those it was found best on.
 
-    On a fixed interval a planner imagines its actions held as long.
+    With a fixed interval, a planner predicts with that interval too.
     """
     config, policies = read_config(folder), load_policies(folder)
-    path = Path(folder) / "record.json"
-    best = best_seed(json.loads(path.read_text())) if path.exists() else 0
+    record = RunFolder(folder, KIND).record
+    best = best_seed(record) if record else 0
     policy = policies[best]
-    if (
-        isinstance(policy, Planner)
-        and isinstance(policy.dynamics, LearnedDynamics)
-        and isinstance(schedule, int | float)
-    ):
+    fixed = isinstance(schedule, int | float)
+    if fixed and isinstance(policy, Planner) and isinstance(policy.dynamics, LearnedDynamics):
         policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
-    env = make(config.env, setting=config.setting, **config.fields)
-    seed = derive(seed, Purpose.MPC_RETEST)
-    found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=seed)
+    found = evaluate(
+        make_env(config),
+        policy,
+        episodes=episodes,
+        schedule=schedule,
+        accrue=accrue,
+        seed=derive(seed, Purpose.MPC_RETEST),
+    )
     which = "" if config.seeds == 1 else f", seed {config.seed + best} (the best of {config.seeds})"
     return {"env": f"{config.env}{which}", "schedule": schedule}, found

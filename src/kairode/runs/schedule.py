@@ -1,40 +1,49 @@
-"""`kairode schedule`: visit times chosen by the models of a run, beside fixed ones.
+"""Decision times chosen by the models of a run, beside fixed ones: `kairode schedule`, and a stage of `kairode run`.
 
 First a policy is learned in the models' imagination under the schedule that it chooses itself (the paper's algorithm 1
 with imagined rewards and observations); then intervals are chosen by its values for any price or budget, and tested on
-the real system, where rewards are collected on every finest step.
+the real system, where rewards are counted on every finest time step.
 """
 
 import dataclasses
 import hashlib
 import json
-import shlex
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.policy_files import describe_policy, load_policy, save_policy
+from kairode.agents.policy_files import describe_policy, read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_loop import TrainProgress
 from kairode.agents.train_step import TrainingBatch
+from kairode.algorithms.dyna import DATA, DynaState, read_state, refit_ensemble
 from kairode.algorithms.fit import digest
-from kairode.algorithms.learn import learn_with_curve
-from kairode.config.run import TOLERANCES
-from kairode.data import Trajectory, collect
+from kairode.algorithms.schedule import (
+    evaluate_policies,
+    intervals_by_condition,
+    learn_schedule_policy,
+    objective_return,
+    schedule_learn_config,
+)
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.algorithms import DynaConfig, RunConfig, ScheduleConfig
+from kairode.config.commands import schedule_command
+from kairode.config.planning import TOLERANCE
+from kairode.config.presets import run_preset
+from kairode.config.serialize import from_dict
+from kairode.data import Trajectory, collect, write
+from kairode.data.trajectory import join
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
-from kairode.files import save_json
-from kairode.paper.schedule_study import SETTINGS, evaluate_policies, intervals_by_condition, objective_return
+from kairode.files import load_json, save_json
 from kairode.planning.optimize_schedule import (
-    TOLERANCE,
     check_candidates,
     check_limits,
     optimize_schedule,
@@ -42,276 +51,286 @@ from kairode.planning.optimize_schedule import (
     trial_env,
 )
 from kairode.runs import labels
-from kairode.runs.load import LoadedRun, read_run
-from kairode.runs.record import record
-from kairode.runs.revisit import check_revisits, refit_at_visits
+from kairode.runs.folder import RunFolder
+from kairode.runs.load import ModelledSystem, read_run
+from kairode.runs.lock import locked
+from kairode.runs.migrate import FORMAT, migrate_record
+from kairode.runs.record import record as make_record
 from kairode.seeds import Purpose, derive
 from kairode.stats import bootstrap_interval
-from kairode.training.loop import FitProgress
+from kairode.training import checkpoint
+from kairode.training.session import Session
 from kairode.trees import alone, stack
 
-PRACTICE = "learning when to look again"
-"""The stage in which the policy is learned."""
+PLACE = "schedule"
+"""Folder of the chosen decision times inside that of a run."""
+REFITS = "revisits"
+"""First part of the names of folders with refitted models."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ScheduleConfig:
-    """How visits are to be chosen."""
+class ScheduleRun(NamedTuple):
+    """Chosen decision times, tested."""
 
-    prices: tuple[float, ...] = (0.0,)
-    """Of a visit, in the unit of the reward: a schedule for each."""
-    budgets: tuple[int, ...] = ()
-    """Visits in an episode: a schedule for each."""
-    taus: tuple[float, ...] = ()
-    """Candidates; those of the environment by default."""
-    continuous: bool = False
-    quantile: float | None = None
-    """Over the models of the run; None for their mean."""
-    tolerance: float | None = None
-    """Share of the rewards that may be lost in exchange for fewer visits (0 for the best interval);
-    None for that of the run."""
-    oracle: bool = False
-    """Whether the true dynamics choose, not the models."""
-    imagined: int | None = None
-    """Episodes of practice in imagination; None for what belongs to the environment."""
-    revisits: int | None = None
-    """How often real episodes are collected at the visits that the models choose, and the models refitted."""
-    episodes: int = 20
-    """Of the test."""
-    seed: int = 0
-    """Of the test's episodes."""
-    learning_seed: int | None = None
-    """Of learning the policy; None for the seed of the run."""
-
-
-def learned_policy(
-    run: LoadedRun,
-    config: ScheduleConfig,
-    *,
-    callback: Callable[[TrainProgress], None] = lambda report: None,
-    said: Callable[[str], None] = lambda text: None,
-) -> QPolicy:
-    """The policy under its own chosen schedule, learned in imagination.
-
-    A policy in the folder is reused if it has the same models, experience, candidates, imagined episodes and seed;
-    otherwise one is learned.
-    """
-    folder = run.folder / "schedule"
-    candidates = _candidates(run, config)
-    seed = run.seed if config.learning_seed is None else config.learning_seed
-    same = {
-        "numbers": digest(*run.models, run.data),
-        "candidates": list(candidates),
-        "imagined": config.imagined,
-        "learning_seed": seed,
-    }
-    if (folder / "policy.json").exists():
-        before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
-        if {name: before.get(name) for name in same} == same:
-            return load_policy(folder, run.models[0] if run.latent else None)
-    said(PRACTICE)
-    # Under a name of its own, so that an interrupted practice goes on, whatever else was learned here before.
-    practice = folder / f"practice-{hashlib.sha256(json.dumps(same).encode()).hexdigest()[:12]}"
-    schedule = optimize_schedule(run.models, None, run.env, taus=candidates, tolerance=0, data=run.data)
-    options: dict[str, Any] = {}
-    if run.name in SETTINGS:
-        options["reward_scale"] = SETTINGS[run.name].reward_scale
-    found = learn_with_curve(
-        run.models,
-        run.env,
-        data=run.data,
-        schedule=schedule,
-        episodes=config.imagined,
-        seed=seed,
-        latent=run.latent,
-        folder=practice,
-        callback=callback,
-        watch=run.env,
-        cooldown=0.3,
-        **options,
-    )
-    where = {name: run.about[name] for name in ("env", "setting", "fields")}
-    save_policy(folder, found.policy, {**where, "schedule": "chosen", **same})
-    shutil.rmtree(practice, ignore_errors=True)
-    return found.policy
-
-
-def _candidates(run: LoadedRun, config: ScheduleConfig) -> tuple[float, ...]:
-    """Those that a policy is learned with: never continuous ones, which would be slow."""
-    return check_candidates(None if config.continuous else config.taus or None, run.env.task.spec)
-
-
-def as_before(config: ScheduleConfig, folder: Path) -> ScheduleConfig:
-    """With the candidates, tolerance, practice and revisits of the run, where the wish does not say others."""
-    path = folder / "config.json"
-    about = json.loads(path.read_text()) if path.exists() else {}
-    if config.tolerance is None:
-        usual = TOLERANCES.get(about.get("env", ""), TOLERANCE)
-        config = dataclasses.replace(config, tolerance=about.get("tolerance", usual))
-    if not about.get("visits"):
-        return config
-    same = not (config.taus or config.continuous)
-    return dataclasses.replace(
-        config,
-        taus=tuple(about["candidates"]) if same else config.taus,
-        imagined=about["visits"] if config.imagined is None else config.imagined,
-        revisits=(0 if config.oracle else about.get("revisits", 0)) if config.revisits is None else config.revisits,
-    )
+    record: dict[str, Any]
+    system: ModelledSystem
+    """With the models that chose in the end."""
+    episodes: dict[str, Trajectory]
+    """Test episodes of every chosen schedule, by its label."""
 
 
 def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
-    """Refuse what cannot be before anything is learned."""
-    ends = check_candidates(config.taus or None, spec, config.continuous)
+    """Refuse what cannot be chosen before anything is learned."""
+    ends = check_candidates(config.candidates or None, spec, config.continuous)
     check_limits(spec, ends[-1], quantile=config.quantile, tolerance=config.tolerance or 0.0)
     for price in config.prices:
         check_limits(spec, ends[-1], price=price)
     for budget in config.budgets:
         check_limits(spec, ends[-1], budget=budget)
-    if config.oracle and config.revisits:
+
+
+def check_refits(dyna: Any, count: int | None) -> None:
+    """Refuse refits where there are no Dyna rounds to continue from."""
+    if count and dyna is None:
         raise KairodeError(
-            "--revisits teaches the models, and with --oracle they choose nothing: leave one of them out."
+            "--refits continues from the data and models of Dyna rounds, and this run had none: leave it out, or run "
+            "`kairode run ENV --rounds 5` first."
         )
-    if not (config.prices or config.budgets):
-        raise KairodeError("give at least one price (0 for none) or budget.")
-    for name, least in (("episodes", 1), ("seed", 0), ("imagined", 1), ("revisits", 0), ("learning_seed", 0)):
-        value = getattr(config, name)
-        if value is not None and not (isinstance(value, int) and least <= value < 2**30):
-            raise KairodeError(f"--{name.replace('_', '-')} must be a whole number of at least {least}, got {value}.")
 
 
-def choose_schedules(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> list[tuple[dict[str, Any], Schedule]]:
+def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> ScheduleConfig:
+    """What the config leaves open is as in the decision times of the run, where it has chosen some."""
+    found = RunFolder(folder)
+    run = found.config(RunConfig) if found.exists and found.kind == "run" else None
+    if config.tolerance is None:
+        tolerance = run_preset(env).tolerance if run is None else run.tolerance
+        config = dataclasses.replace(config, tolerance=tolerance)
+    if run is None or not run.schedule_episodes:
+        return config
+    own = bool(config.candidates or config.continuous)
+    episodes = config.imagined_episodes
+    refits = 0 if config.oracle else run.schedule_refits
+    return dataclasses.replace(
+        config,
+        candidates=config.candidates if own else run.candidates,
+        imagined_episodes=run.schedule_episodes if episodes is None else episodes,
+        refits=refits if config.refits is None else config.refits,
+    )
+
+
+def run_schedule(folder: Path, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
+    """Choose decision times in the folder of a run; the record is kept there."""
+    system = read_run(folder)
+    config = with_defaults_of_run(config, folder, system.about["env"])
+    with locked(folder):
+        return choose_and_test(system, config, callback)
+
+
+def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
+    """Learn a policy (once), refit, choose schedules, test them."""
+    started = time.perf_counter()
+    check_schedule_config(config, system.env.task.spec)
+    check_course(system.env)
+    check_refits(system.dyna, config.refits)
+    command = schedule_command(config, system.folder)
+    try:
+        policy = learned_policy(system, config, callback)
+        system = refit_at_chosen_times(system, policy, config, callback)
+    except Stopped as stopped:
+        raise Stopped(f"{stopped} Run the same command again to resume: {command}") from None
+    callback(Progress("evaluating fixed intervals"))
+    rows = fixed_rows(system, policy, config)
+    callback(Progress("choosing schedules"))
+    histograms: dict[str, Any] = {}
+    episodes: dict[str, Trajectory] = {}
+    for about, schedule in choose_schedules(system, policy, config):
+        label = labels.label(about)
+        callback(Progress(f"evaluating {label}"))
+        rows[label] = about | chosen_row(system, policy, schedule, config)
+        place = AccruedRewards.of(system.env, schedule.longest(system.env.task.spec))
+        seed = derive(config.test_seed, Purpose.TEST)
+        episodes[label] = collect(place, policy, episodes=config.test_episodes, seed=seed, schedule=schedule)
+        histograms[label] = intervals_by_condition(system.env.task, episodes[label])
+    figures = {"rows": rows, "intervals": histograms, "real_episodes": len(system.data)}
+    record = make_record("schedule", config, figures, command=command, seconds=time.perf_counter() - started)
+    save_json(system.folder / PLACE / "record.json", {"format": FORMAT, **record})
+    return ScheduleRun(record, system, episodes)
+
+
+def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Callback = no_callback) -> QPolicy:
+    """The policy for chosen decision times; one in the folder is reused if it was learned from the same."""
+    folder = system.folder / PLACE
+    candidates = _candidates(system, config)
+    seed = system.seed if config.seed is None else config.seed
+    same = {
+        "numbers": digest(*system.models, system.data),
+        "candidates": list(candidates),
+        "imagined": config.imagined_episodes,
+        "learning_seed": seed,
+    }
+    if (folder / "policy.json").exists():
+        before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
+        if {name: before.get(name) for name in same} == same:
+            return read_policy(folder, system.policy_model)
+    # Under a name of its own, so that interrupted training resumes, whatever else was learned here before.
+    training = folder / f"training-{_short_digest(same)}"
+    found = learn_schedule_policy(
+        system.models,
+        system.env,
+        schedule_learn_config(system.about["env"], config.imagined_episodes, system.latent_policy),
+        candidates=candidates,
+        data=system.data,
+        seed=seed,
+        latent_policy=system.latent_policy,
+        folder=training,
+        callback=callback,
+    )
+    save_policy(folder, found.policy, {**system.about, "schedule": "chosen", **same})
+    shutil.rmtree(training, ignore_errors=True)
+    return found.policy
+
+
+def _candidates(system: ModelledSystem, config: ScheduleConfig) -> tuple[float, ...]:
+    """Those that a policy is learned with: never continuous ones, which would be slow."""
+    return check_candidates(None if config.continuous else config.candidates or None, system.env.task.spec)
+
+
+def refit_at_chosen_times(
+    system: ModelledSystem, policy: QPolicy, config: ScheduleConfig, callback: Callback = no_callback
+) -> ModelledSystem:
+    """Collect real episodes at the times that the models choose for this policy, and refit the models; as often as asked.
+
+    A model is worst where no data are, and a schedule of its own choice leads there: it waits where it wrongly predicts
+    that nothing happens. Each refit is kept in a folder of its own, and not repeated.
+    """
+    count = config.refits or 0
+    if not count:
+        return system
+    check_refits(system.dyna, count)
+    assert system.dyna is not None
+    dyna, state = system.dyna
+    candidates, tolerance = _candidates(system, config), config.tolerance or 0.0
+    same = {"of": digest(policy.q, *system.models, system.data), "candidates": list(candidates)}
+    name = f"{REFITS}-{_short_digest(same)}"
+    for other in (system.folder / PLACE).glob(f"{REFITS}-*"):  # those of another policy
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+    places = [system.folder / PLACE / name / str(number) for number in range(1, count + 1)]
+    done = sum(checkpoint.exists(place) for place in places)
+    if done:
+        state = read_state(dyna, system.env, places[done - 1])
+    for place in places[done:]:
+        state = _refit_once(system, dyna, state, policy, candidates, tolerance, callback)
+        write(place / DATA, state.data)
+        arrays = (state.network, eqx.filter(state.models, eqx.is_array))
+        Session(place).save(arrays, number=state.number, episodes=len(state.data))
+    return dataclasses.replace(system, models=state.members, data=state.data)
+
+
+def _refit_once(
+    system: ModelledSystem,
+    dyna: DynaConfig,
+    state: DynaState,
+    policy: QPolicy,
+    candidates: tuple[float, ...],
+    tolerance: float,
+    callback: Callback,
+) -> DynaState:
+    callback(Progress(f"collecting {dyna.episodes_per_round} episodes at chosen times"))
+    schedule = optimize_schedule(
+        state.members, policy, system.env, taus=candidates, tolerance=tolerance, data=state.data
+    )
+    number = state.number + 1
+    seed = derive(dyna.seed, Purpose.DYNA_EPISODES, number)
+    new = collect(system.env, policy, episodes=dyna.episodes_per_round, seed=seed, schedule=schedule)
+    data = join([state.data, new])
+    models, _ = refit_ensemble(dyna, data, state.models, number, callback)
+    message = f"Collected {len(new)} real episodes at chosen times, and refitted the models to all {len(data)}."
+    callback(Progress("refitting", message=message))
+    return DynaState(number, data, models, state.network)
+
+
+def _short_digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+
+def choose_schedules(
+    system: ModelledSystem, policy: QPolicy, config: ScheduleConfig
+) -> list[tuple[dict[str, Any], Schedule]]:
     """A schedule for each price and each budget, and what it is."""
-    chooser: Any = run.env if config.oracle else run.models
+    chooser: Any = system.env if config.oracle else system.models
     common: dict[str, Any] = {
-        "taus": config.taus or None,
+        "taus": config.candidates or None,
         "continuous": config.continuous,
         "quantile": config.quantile,
         "tolerance": TOLERANCE if config.tolerance is None else config.tolerance,
-        "data": None if config.oracle else run.data,
+        "data": None if config.oracle else system.data,
     }
     tried = None
     if any(config.prices):
-        free = optimize_schedule(chooser, policy, run.env, **common)
-        tried = sweep_penalties(free, policy, trial_env(chooser, run.env, common["data"]))
-    return [
-        *(
-            (
-                labels.chosen(price=price),
-                optimize_schedule(chooser, policy, run.env, price=price, tried=tried, **common),
-            )
-            for price in config.prices
-        ),
-        *(
-            (labels.chosen(budget=budget), optimize_schedule(chooser, policy, run.env, budget=budget, **common))
-            for budget in config.budgets
-        ),
-    ]
+        free = optimize_schedule(chooser, policy, system.env, **common)
+        tried = sweep_penalties(free, policy, trial_env(chooser, system.env, common["data"]))
+    found: list[tuple[dict[str, Any], Schedule]] = []
+    for price in config.prices:
+        schedule = optimize_schedule(chooser, policy, system.env, price=price, tried=tried, **common)
+        found.append((labels.chosen(price=price), schedule))
+    for budget in config.budgets:
+        found.append(
+            (labels.chosen(budget=budget), optimize_schedule(chooser, policy, system.env, budget=budget, **common))
+        )
+    return found
 
 
-def chosen_of(folder: Path) -> tuple[LoadedRun, QPolicy, Schedule]:
+def chosen_of(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     """The policy that `kairode schedule` left in a run, and the schedule it chooses without a price."""
-    run = read_run(folder)
-    place = folder / "schedule"
+    system = read_run(folder)
+    place = folder / PLACE
     if not (place / "policy.json").exists():
-        raise KairodeError(f"no visits were chosen in {folder} yet: `kairode schedule {folder}` does that.")
-    policy = load_policy(place, run.models[0] if run.latent else None)
-    taus = tuple(describe_policy(place)["candidates"])
-    made = place / "record.json"
-    config = json.loads(made.read_text())["config"] if made.exists() else {}
-    tolerance = config.get("tolerance", 0.0)  # older records do not have it: all were chosen without
-    run = refit_at_visits(run, policy, taus, config.get("revisits") or 0, tolerance=tolerance)
-    common: dict[str, Any] = {"taus": taus, "tolerance": tolerance, "data": run.data}
-    return run, policy, optimize_schedule(run.models, policy, run.env, **common)
+        raise KairodeError(f"no decision times were chosen in {folder} yet: run `kairode schedule {folder}`.")
+    policy = read_policy(place, system.policy_model)
+    candidates = tuple(describe_policy(place)["candidates"])
+    config = _recorded_config(place / "record.json")
+    tolerance = config.tolerance or 0.0  # older records do not have it: all were chosen without
+    chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
+    system = refit_at_chosen_times(system, policy, chosen)
+    schedule = optimize_schedule(
+        system.models, policy, system.env, taus=candidates, tolerance=tolerance, data=system.data
+    )
+    return system, policy, schedule
 
 
-def run_schedule(
-    folder: Path,
-    config: ScheduleConfig,
-    *,
-    callback: Callable[[TrainProgress], None] = lambda report: None,
-    said: Callable[[str], None] = lambda text: None,
-    ended: Callable[[str], None] = lambda text: None,
-    fitting: Callable[[FitProgress], None] = lambda report: None,
-) -> tuple[dict[str, Any], LoadedRun, dict[str, Trajectory]]:
-    """Learn (once), revisit, choose, test; the record, and the episodes of each choice.
-
-    What the wish leaves open is as in the visits of the run, where it has chosen some.
-    """
-    started = time.perf_counter()
-    run = read_run(folder)
-    config = as_before(config, folder)
-    check_schedule_config(config, run.env.task.spec)
-    check_course(run.env)
-    check_revisits(folder, config.revisits or 0)
-    command = shlex.join(["kairode", "schedule", str(folder), *_options(config)])
-    try:
-        policy = learned_policy(run, config, callback=callback, said=said)
-        tell_of: dict[str, Any] = {"fitting": fitting, "said": said, "ended": ended}
-        candidates = _candidates(run, config)
-        run = refit_at_visits(
-            run, policy, candidates, config.revisits or 0, tolerance=config.tolerance or 0.0, **tell_of
-        )
-    except Stopped:
-        raise Stopped(f"interrupted; the same command goes on from there: {command}") from None
-    said("evaluating fixed intervals")
-    rows = fixed_rows(run, policy, config)
-    if any(config.prices) or config.budgets:
-        said("choosing prices and budgets")
-    histograms: dict[str, Any] = {}
-    episodes: dict[str, Trajectory] = {}
-    for about, schedule in choose_schedules(run, policy, config):
-        label = labels.label(about)
-        said(f"evaluating {label}")
-        rows[label] = about | chosen_row(run, policy, schedule, config)
-        place = AccruedRewards.of(run.env, schedule.longest(run.env.task.spec))
-        episodes[label] = collect(
-            place, policy, episodes=config.episodes, seed=derive(config.seed, Purpose.TEST), schedule=schedule
-        )
-        histograms[label] = intervals_by_condition(run.env.task, episodes[label])
-    figures = {"rows": rows, "intervals": histograms, "real_episodes": len(run.data)}
-    made = record("schedule", config, figures, command=command, seconds=time.perf_counter() - started)
-    save_json(folder / "schedule" / "record.json", made)
-    return made, run, episodes
+def _recorded_config(path: Path) -> ScheduleConfig:
+    if not path.exists():
+        return ScheduleConfig()
+    return from_dict(ScheduleConfig, migrate_record(load_json(path))["config"], file=path)
 
 
-def _options(config: ScheduleConfig) -> list[str]:
-    words: list[str] = []
-    for name, value in dataclasses.asdict(config).items():
-        if value == getattr(ScheduleConfig(tolerance=TOLERANCE), name) or value == ():
-            continue
-        option = {"prices": "price", "budgets": "budget", "taus": "candidates"}.get(name, name.replace("_", "-"))
-        values = (
-            [] if value is True else list(map(labels.short_number, value)) if isinstance(value, tuple) else [str(value)]
-        )
-        words += [f"--{option}", *values]
-    return words
-
-
-def fixed_rows(run: LoadedRun, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
+def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
     """The same policy at every fixed interval of the environment, and on its own schedule."""
-    spec = run.env.task.spec
+    spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
     many = stack([policy] * len(taus))
-    batch = TrainingBatch(run.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
-    found = evaluate_policies(run.env, batch, many, derive(config.seed, Purpose.TEST), config.episodes)
+    batch = TrainingBatch(system.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
+    seed = derive(config.test_seed, Purpose.TEST)
+    found = evaluate_policies(system.env, batch, many, seed, config.test_episodes)
     what = [labels.fixed(tau) if tau else labels.own() for tau in taus]
     return {
-        labels.label(about): about | _row(run, {name: x[i] for name, x in found.items()})
+        labels.label(about): about | _row(system, {name: x[i] for name, x in found.items()})
         for i, about in enumerate(what)
     }
 
 
-def chosen_row(run: LoadedRun, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
+def chosen_row(system: ModelledSystem, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
     """The policy under a chosen schedule."""
-    batch = TrainingBatch(run.env, alone(schedule), alone(policy.encoder), 1)
-    found = evaluate_policies(run.env, batch, alone(policy), derive(config.seed, Purpose.TEST), config.episodes)
+    batch = TrainingBatch(system.env, alone(schedule), alone(policy.encoder), 1)
+    seed = derive(config.test_seed, Purpose.TEST)
+    found = evaluate_policies(system.env, batch, alone(policy), seed, config.test_episodes)
     visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
-    return {**_row(run, {name: x[0] for name, x in found.items()}), "shadow_price": visit_penalty}
+    return {**_row(system, {name: x[0] for name, x in found.items()}), "shadow_price": visit_penalty}
 
 
-def _row(run: LoadedRun, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    low, high = bootstrap_interval(objective_return(run.env.task, found))
+def _row(system: ModelledSystem, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    low, high = bootstrap_interval(objective_return(system.env.task, found))
     means = {name: float(values.mean()) for name, values in found.items()}
     healthy = None if np.isnan(means["healthy"]) else means["healthy"]
     return {**means, "low": low, "high": high, "healthy": healthy}

@@ -30,8 +30,8 @@ def _longer(x: Array, moments: int, mode: Literal["edge", "constant"] = "constan
     return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, moments), *[(0, 0)] * (x.ndim - 2)], mode=mode))
 
 
-def pieces(episodes: Episodes, most: int) -> Episodes:
-    """Episodes cut into pieces of at most this many decisions."""
+def split_chunks(episodes: Episodes, most: int) -> Episodes:
+    """Episodes split into chunks of at most this many decisions."""
     length = episodes.tau.shape[1]
     blocks = -(-length // most)
     whole = Episodes(

@@ -23,6 +23,21 @@ T = TypeVar("T")
 NAME = "checkpoint"
 
 
+SEGMENTS = {
+    "ahead": "dynamics",
+    "fleet": "vector_env",
+    "lane": "episode",
+    "mind": "learner",
+    "optimiser": "optimizer",
+    "practice": "train_state",
+    "progress": "fit_state",
+    "shown": "seen_obs",
+    "sight": "normalizer",
+}
+"""Parts of array names that were called otherwise in checkpoints without a format."""
+FORMAT = 1
+
+
 def exists(folder: str | Path, name: str = NAME) -> bool:
     """Whether there is one to load."""
     return (Path(folder) / f"{name}.json").exists()
@@ -39,7 +54,10 @@ def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
         part.write_bytes(content)
     described = {path: [str(x.dtype), list(x.shape)] for path, x in arrays.items()}
     with atomic_write(folder / f"{name}.json") as part:
-        part.write_text(json.dumps({"file": file, "sha256": digest, "arrays": described, **about}, indent=1) + "\n")
+        part.write_text(
+            json.dumps({"format": FORMAT, "file": file, "sha256": digest, "arrays": described, **about}, indent=1)
+            + "\n"
+        )
     for old in (*folder.glob(f"{name}-*.safetensors"), *folder.glob(f".{name}*.part")):  # the last one's, a kill's
         if old.name != file:
             with contextlib.suppress(OSError):
@@ -74,6 +92,8 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
         arrays = safetensors.numpy.load(content)
     except safetensors.SafetensorError as error:
         raise KairodeError(f"{path} is damaged ({error}): {_advice(folder)}") from error
+    if "format" not in about:
+        arrays = {_today(path): array for path, array in arrays.items()}
     _compare(folder / f"{name}.json", arrays, dict(_leaves(like)))
     leaves, structure = jax.tree.flatten(like)
     paths = [path for path, _ in _leaves(like)]
@@ -84,6 +104,11 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
 def holds(folder: str | Path, part: str, name: str = NAME) -> bool:
     """Whether some array that was saved lies below this part of a path, such as `timer.spread`."""
     return any(f".{part}." in f".{path}" for path in describe(folder, name)["arrays"])
+
+
+def _today(path: str) -> str:
+    """The name of an array of an earlier checkpoint as it is called today."""
+    return ".".join(SEGMENTS.get(part, part) for part in path.split("."))
 
 
 def _unrounded(array: np.ndarray) -> Any:

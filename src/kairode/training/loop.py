@@ -1,14 +1,9 @@
-"""The loop around the compiled steps: looks, checkpoints, interrupts, non-finite batches."""
+"""The loop around the compiled iterations: validation, checkpoints, interrupts, non-finite batches."""
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +12,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.training import TrainingConfig
 from kairode.data.trajectory import Trajectory
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
 from kairode.models.predict import Episodes, prepare
 from kairode.models.transition import FlowTransition
-from kairode.training import checkpoint
-from kairode.training.batches import pad, pieces
+from kairode.training.batches import pad, split_chunks
 from kairode.training.model_files import as_saved
-from kairode.training.step import (
-    FitState,
-    TrainingConfig,
-    batch_indices,
-    init_fit_state,
-    record_validation,
-    run_iterations,
-    validate,
-)
+from kairode.training.session import Session
+from kairode.training.step import FitState, batch_indices, init_fit_state, record_validation, run_iterations, validate
 from kairode.trees import choose
 
 CHUNK = 50
 """Iterations in one compiled call."""
-SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
-"""Time between two checkpoints."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FitProgress:
-    """What the loop tells whoever watches it, after every compiled call."""
-
-    iteration: int
-    iterations: int
-    terms: dict[str, list[float]]
-    """Each seed's mean of each term of the objective."""
-    validation: list[float] | None
-    """Each seed's open-loop error on the validation episodes, when it was looked at."""
-    skipped: list[int]
-    seconds: float
-    """Since the loop began in this process."""
+STAGE = "fitting"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,56 +51,43 @@ def train(
     *,
     seeds: Sequence[int],
     folder: Path | None = None,
-    callback: Callable[[FitProgress], None] = lambda report: None,
+    identity: Any = None,
+    callback: Callback = no_callback,
 ) -> FitResult:
-    """Fit all seeds of a model; with a folder, go on from its checkpoint and keep one there."""
-    if folder is not None and checkpoint.exists(folder):
+    """Fit all seeds of a model; with a folder, resume from its checkpoint and keep one there."""
+    session = Session(folder, identity)
+    if folder is not None and session.resumable:
         models = as_saved(folder, models)
     static = eqx.filter(models, eqx.is_array, inverse=True)
     train_data, valid_data, count = _device(models, settings, data, valid)
-    fit_state = init_fit_state(models, settings, seeds)
-    earlier = 0.0
-    if folder is not None and checkpoint.exists(folder):
-        fit_state = checkpoint.load(folder, fit_state)
-        earlier = float(checkpoint.describe(folder).get("seconds", 0.0))
-    metrics = Metrics(folder, int(fit_state.iteration.max()))
-    started = saved = time.perf_counter()
-
-    def spent() -> float:
-        return earlier + time.perf_counter() - started
-
-    def keep() -> None:
-        if folder is not None:
-            checkpoint.save(folder, fit_state, seconds=round(spent(), 2))
-
-    with interrupts() as asked:
+    fit_state = session.restore(init_fit_state(models, settings, seeds))
+    metrics = MetricsFile(folder, int(fit_state.iteration.max()))
+    with session:
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
-            some = min(CHUNK, settings.iterations - done, settings.every - done % settings.every)
+            some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
             batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
             fit_state, terms = run_iterations(fit_state, train_data, batches, static, settings)
             done += some
-            error = None
-            if done % settings.every == 0 or done == settings.iterations:
-                found = validate(fit_state, valid_data, static)
-                fit_state = record_validation(fit_state, found, settings.patience)
-                error = np.asarray(found).tolist()
-            passed = time.perf_counter() - started
-            report = _report(fit_state, done, settings.iterations, terms, error, passed)
-            metrics.write(report)
-            callback(report)
-            stop = asked()
-            if stop or time.perf_counter() - saved > SAVE_SECONDS:
-                keep()
-                saved = time.perf_counter()
+            figures = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
+            figures["skipped"] = np.asarray(fit_state.skipped).tolist()
+            if done % settings.validate_every == 0 or done == settings.iterations:
+                error = validate(fit_state, valid_data, static)
+                fit_state = record_validation(fit_state, error, settings.patience)
+                figures["validation"] = np.asarray(error).tolist()
+                metrics.write(done, figures, session.here)
+            callback(Progress(STAGE, done, settings.iterations, figures, session.here))
+            failed = int(fit_state.longest_row.max()) >= settings.max_skipped
+            stop = session.interrupted()
+            if session.due() or failed:
+                session.save(fit_state)
             if stop:
-                raise Stopped("interrupted." if folder is None else f"interrupted at iteration {done:,}, saved.")
-            if int(fit_state.longest_row.max()) >= settings.most_skipped:
-                keep()
+                raise session.stop(f"at iteration {done:,}")
+            if failed:
                 raise _nonfinite(fit_state, seeds, folder, static, train_data)
-        keep()
-        if asked() and folder is not None:
-            raise Stopped(f"interrupted after the last iteration, {settings.iterations:,}, saved.")
-    return fit_result(fit_state, settings, static, spent())
+        session.save(fit_state)
+        if session.interrupted() and folder is not None:
+            raise session.stop(f"after the last iteration, {settings.iterations:,}")
+    return fit_result(fit_state, settings, static, session.seconds)
 
 
 def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:
@@ -150,16 +110,9 @@ def _device(
 ) -> tuple[Episodes, Episodes, int]:
     """Training and validation episodes, padded, on the device; and how many of the first are real."""
     training, watched = prepare(models, data), prepare(models, valid)
-    if settings.pieces is not None:
-        training, watched = pieces(training, settings.pieces), pieces(watched, settings.pieces)
+    if settings.chunk_length is not None:
+        training, watched = split_chunks(training, settings.chunk_length), split_chunks(watched, settings.chunk_length)
     return pad(training), pad(watched), len(training.tau)
-
-
-def _report(
-    fit_state: FitState, done: int, iterations: int, terms: Any, error: list[float] | None, passed: float
-) -> FitProgress:
-    shown = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
-    return FitProgress(done, iterations, shown, error, np.asarray(fit_state.skipped).tolist(), passed)
 
 
 def _nonfinite(
@@ -193,32 +146,8 @@ def _why(model: DynamicsModel, data: Episodes) -> str:
     )
 
 
-@contextlib.contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question that the loop asks when it may stop."""
-    asked: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if asked:  # a second time: at once
-            raise KeyboardInterrupt
-        asked.append(number)
-        if sys.stderr.isatty():
-            print("\nStopping where it can go on from; Ctrl-C again stops at once.", file=sys.stderr, flush=True)
-
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever owns it decides
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class Metrics:
-    """metrics.jsonl of a folder: a line for each look, none of what a resumed run will do again."""
+class MetricsFile:
+    """metrics.jsonl of a folder: a line for each validation, none of what a resumed run will do again."""
 
     def __init__(self, folder: Path | None, iteration: int) -> None:
         self.path = None if folder is None else folder / "metrics.jsonl"
@@ -226,15 +155,13 @@ class Metrics:
             lines = [line for line in self.path.read_text().splitlines() if _iteration(line) <= iteration]
             self.path.write_text("".join(f"{line}\n" for line in lines))
 
-    def write(self, report: FitProgress) -> None:
-        """Add a line, if the validation error was looked at."""
-        if self.path is None or report.validation is None:
+    def write(self, iteration: int, figures: dict[str, Any], seconds: float) -> None:
+        if self.path is None:
             return
-        figures = {"iteration": report.iteration, **report.terms, "validation": report.validation}
-        figures |= {"skipped": report.skipped, "seconds": round(report.seconds, 3)}
+        line = {"iteration": iteration, **figures, "seconds": round(seconds, 3)}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a") as file:
-            file.write(json.dumps(_plain(figures)) + "\n")
+            file.write(json.dumps(_plain(line)) + "\n")
 
 
 def _iteration(line: str) -> float:

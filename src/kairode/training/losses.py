@@ -1,40 +1,16 @@
 """What fitting minimises, equations (8) to (10) of the paper, term by term."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from kairode.config.training import LossWeights
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.initial import kl_to_standard_normal
 from kairode.models.predict import Course, Episodes, encode, follow
 from kairode.models.transition import FlowTransition
-
-
-@dataclasses.dataclass(frozen=True)
-class LossWeights:
-    """How much each term counts; the state error counts 1."""
-
-    kl: float = 1.0
-    """Of KL[q(z_0) || N(0, I)], mean over dimensions and batch."""
-    kl_warmup: int = 0
-    """Iterations over which the KL's weight rises from 0."""
-    timer: float = 0.01
-    """Lambda of equation (8): of the interval timer."""
-    energy: float = 0.0
-    """Of the flow's kinetic energy |dz/ds|^2 (Finlay et al. 2020). This and the next two are taken at the start of
-    every interval's flow, as means over the latent dimensions."""
-    jacobian: float = 0.0
-    """Of the squared Frobenius norm of the field's Jacobian, estimated with one random vector (Finlay et al. 2020)."""
-    curvature: float = 0.0
-    """Of |d^2 z/ds^2|^2 (Kelly et al. 2020, second order)."""
-
-    @property
-    def regularised(self) -> bool:
-        """Whether any term looks at the field."""
-        return self.energy > 0 or self.jacobian > 0 or self.curvature > 0
 
 
 class Terms(NamedTuple):

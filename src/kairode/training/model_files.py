@@ -7,11 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from kairode.config.models import ModelConfig
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import ContinuousTimer
-from kairode.models.zoo import ModelConfig, build
+from kairode.models.zoo import build
 from kairode.training import checkpoint
 
 NAME = "models"

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kairode.config.training import TrainingConfig
 from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
 from kairode.seeds import Purpose, derive
 from kairode.training.batches import batch_numbers
-from kairode.training.step import FitState, TrainingConfig, record_validation, run_iterations, validate
+from kairode.training.step import FitState, record_validation, run_iterations, validate
 from kairode.trees import choose
 
 CHUNK = 10
@@ -70,7 +71,7 @@ def refit(
     while bool(fit_state.active.any()) and done < most:
         for _ in range(max(1, min(split.every, most - done) // CHUNK)):
             drawn = [
-                batch_numbers(derive(seed, Purpose.REFIT_BATCHES, number), count, settings.batch, done, CHUNK)
+                batch_numbers(derive(seed, Purpose.REFIT_BATCHES, number), count, settings.batch_size, done, CHUNK)
                 for seed, count in zip(seeds, split.counts, strict=True)
             ]
             fit_state, _ = run_iterations(
@@ -79,9 +80,9 @@ def refit(
             done += CHUNK
         error = validate(fit_state, split.valid, static, own=True)
         fit_state = record_validation(fit_state, error, settings.patience)
-        if int(fit_state.longest_row.max()) >= settings.most_skipped:
+        if int(fit_state.longest_row.max()) >= settings.max_skipped:
             raise KairodeError(
-                f"{settings.most_skipped} batches in a row gave a loss that is not finite, in refit {number}: try a "
+                f"{settings.max_skipped} batches in a row gave a loss that is not finite, in refit {number}: try a "
                 "smaller learning rate or a solver with fixed steps."
             )
     known = jnp.isfinite(fit_state.best_error)

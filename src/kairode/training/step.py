@@ -1,7 +1,7 @@
 """Fitting dynamics models: one compiled step, many iterations a call, all seeds together.
 
-A `Progress` holds everything that changes; `advance` takes it on by some iterations. Whoever calls decides when to
-look, save and stop (`loop.py`). A run is a pure function of its settings, its seeds and the data.
+A `FitState` holds everything that changes; `run_iterations` advances it. The loop in `loop.py` validates, saves and
+stops. A fit is a pure function of its config, its seeds and the data.
 """
 
 import dataclasses
@@ -16,56 +16,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from kairode.errors import KairodeError
+from kairode.config.training import TrainingConfig
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.training.batches import batch_numbers
-from kairode.training.losses import LossWeights, Terms, objective, state_error
+from kairode.training.losses import Terms, objective, state_error
 from kairode.trees import choose
 
-LOOKS = 2**31 - 1
+VALIDATION = 2**31 - 1
 """What validation folds into a seed's key; iterations fold in their number."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """How a model is fitted."""
-
-    iterations: int = 12_000
-    """Updates of the weights."""
-    batch: int = 32
-    """Episodes (or pieces) in a batch."""
-    learning_rate: float = 1e-3
-    """Adam's."""
-    cooldown: float = 0.0
-    """Share of the iterations, at the end, over which the learning rate falls to 0."""
-    weight_decay: float = 1e-3
-    """L2, added to the gradient."""
-    sampling_decay: float = 0.0
-    """Scheduled sampling: at iteration k the truth is shown with probability max(0, 1 - decay k); 0 shows it always."""
-    weights: LossWeights = dataclasses.field(default_factory=LossWeights)
-    """Of the terms of the objective."""
-    every: int = 250
-    """Iterations between two looks at the validation error."""
-    patience: int | None = None
-    """Early stopping: looks without a better validation error before a seed stops, its best weights kept."""
-    pieces: int | None = None
-    """Cut training episodes into pieces of at most this many decisions; None for whole episodes."""
-    most_skipped: int = 10
-    """Non-finite batches in a row after which fitting stops."""
-
-    def __post_init__(self) -> None:
-        least_one = ("iterations", "batch", "every", "most_skipped", "patience", "pieces")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in least_one and value is not None and not (isinstance(value, int) and value >= 1):
-                raise KairodeError(f"{field.name} must be a whole number of at least 1, got {value}.")
-            if field.name in ("weight_decay", "sampling_decay") and not value >= 0:
-                raise KairodeError(f"{field.name} must not be negative, got {value}.")
-        if not 0 <= self.cooldown <= 1:
-            raise KairodeError(f"cooldown is a share of the iterations, between 0 and 1, got {self.cooldown}.")
-        if not self.learning_rate > 0:
-            raise KairodeError(f"learning_rate must be positive, got {self.learning_rate}.")
 
 
 class FitState(eqx.Module):
@@ -73,7 +32,7 @@ class FitState(eqx.Module):
 
     params: Any
     """The models' weights."""
-    make_optimizer: Any
+    optimizer: Any
     key: UInt32[Array, "*seeds 2"]
     """Fixes everything random, as plain numbers."""
     iteration: Int[Array, "*seeds"]
@@ -98,7 +57,7 @@ def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Seque
     keys = np.stack([np.asarray(jax.random.key_data(jax.random.key(seed))) for seed in seeds])
     return FitState(
         params=params,
-        make_optimizer=jax.vmap(make_optimizer(settings).init)(params),
+        optimizer=jax.vmap(make_optimizer(settings).init)(params),
         key=jnp.asarray(keys),
         iteration=zeros,
         skipped=zeros,
@@ -124,7 +83,7 @@ def batch_indices(
     settings: TrainingConfig, seeds: Sequence[int], count: int, first: int, iterations: int
 ) -> np.ndarray:
     """Which episodes are in the batches: [iterations, seeds, batch]."""
-    drawn = [batch_numbers(seed, count, settings.batch, first, iterations) for seed in seeds]
+    drawn = [batch_numbers(seed, count, settings.batch_size, first, iterations) for seed in seeds]
     return np.stack(drawn, axis=1)
 
 
@@ -168,7 +127,7 @@ def fit_step(
 
     gradient, terms = jax.grad(loss, has_aux=True)(fit_state.params)
     fine = jnp.isfinite(terms.total) & jnp.isfinite(optax.tree.norm(gradient, squared=True))
-    changes, state = make_optimizer(settings).update(gradient, fit_state.make_optimizer, fit_state.params)
+    changes, state = make_optimizer(settings).update(gradient, fit_state.optimizer, fit_state.params)
     moves = fine & fit_state.active
     params = choose(moves, optax.apply_updates(fit_state.params, changes), fit_state.params)
     bad = (~fine & fit_state.active).astype(jnp.int32)
@@ -176,7 +135,7 @@ def fit_step(
     after = dataclasses.replace(
         fit_state,
         params=params,
-        make_optimizer=choose(moves, state, fit_state.make_optimizer),
+        optimizer=choose(moves, state, fit_state.optimizer),
         iteration=k + fit_state.active.astype(jnp.int32),
         skipped=fit_state.skipped + bad,
         in_a_row=in_a_row,
@@ -190,7 +149,7 @@ def validate(fit_state: FitState, data: Episodes, static: Any, own: bool = False
     """Each seed's open-loop error, with the same draws of z_0 at every look."""
 
     def error(params: Any, key: Array, data: Episodes) -> Array:
-        key = jax.random.fold_in(jax.random.wrap_key_data(key), LOOKS)
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), VALIDATION)
         episodes = data.batch_last()
         course = open_loop(eqx.combine(params, static), episodes, key)
         return state_error(course.obs, episodes.obs[1:], episodes.real)

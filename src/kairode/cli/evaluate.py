@@ -1,0 +1,49 @@
+"""`kairode evaluate`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from kairode.cli.common import interval, print_json
+
+
+def evaluate_command(
+    run: Annotated[Positional[Path], arg(metavar="RUN")],
+    schedule: tuple[str, ...] = (),
+    episodes: int = 100,
+    accrue: bool = False,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Evaluate the policy of a run on the real system, on its schedule or any other.
+
+    Rewards are counted at decisions; with --accrue on every finest time step up to the same horizon (each day of HIV),
+    so that schedules can be compared.
+
+    Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
+
+    Args:
+        run: folder of `kairode run` or `kairode dyna`; with controls and several seeds, the best one is evaluated.
+        schedule: a fixed interval in place of the schedule it was learned for; several are used in turn. `chosen`
+            evaluates the policy of `kairode schedule RUN` at the times that it chooses without a price.
+        episodes: number of test episodes.
+        accrue: count rewards on every finest time step.
+        seed: of the test episodes.
+        json: print figures as JSON, nothing else.
+    """
+    from kairode.runs.evaluate import evaluate_run
+
+    timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(interval, schedule))
+    timing = timing[0] if len(timing) == 1 else (timing or None)
+    about, found = evaluate_run(run, schedule=timing, episodes=episodes, accrue=accrue or None, seed=seed)
+    if json:
+        print_json(found.figures())
+        return
+    given = about["schedule"]
+    if given == "chosen":
+        print(f"{about['env']}, at chosen times, rewards counted every {found.time_unit}: {found}.")
+        return
+    taus = given if isinstance(given, tuple | list) else [given]
+    when = "own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)}"
+    print(f"{about['env']}, {when}{'' if given is None else f' {found.time_unit}s'}: {found}.")

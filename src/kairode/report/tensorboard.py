@@ -1,0 +1,37 @@
+"""A callback that writes metrics for TensorBoard."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kairode.callbacks import Callback, Progress
+from kairode.errors import KairodeError
+
+
+@contextlib.contextmanager
+def tensorboard_callback(folder: Path | None) -> Iterator[Callback]:
+    """A callback that writes every metric of every seed for TensorBoard; one that does nothing without a folder."""
+    if folder is None:
+        yield lambda event: None
+        return
+    writer_class = _writer_class()
+    with contextlib.ExitStack() as stack:
+        writers: list[Any] = []
+
+        def write(event: Progress) -> None:
+            if not writers:  # nothing is written where the work never begins
+                writers.append(stack.enter_context(contextlib.closing(writer_class(str(folder / "tensorboard")))))
+            for name, value in event.metrics.items():
+                for seed, number in enumerate(value if isinstance(value, list) else [value]):
+                    writers[0].add_scalar(f"{name}/seed{seed}", number, event.done)
+
+        yield write
+
+
+def _writer_class() -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
+    return SummaryWriter

@@ -1,0 +1,34 @@
+"""`kairode dyna`: Dyna rounds in a folder of their own, a test, a record."""
+
+from pathlib import Path
+from typing import Any
+
+from kairode.agents.evaluate import evaluate
+from kairode.agents.policy_files import save_policy
+from kairode.algorithms.dyna import OPEN, DynaResult, run_rounds
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.algorithms import DynaConfig
+from kairode.config.commands import command_of
+from kairode.envs import make
+from kairode.runs.folder import RunFolder
+from kairode.runs.record import record as make_record
+
+KIND = "rounds"
+
+
+def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """Run what the config says in a folder of its own, or resume what is there; its record."""
+    env = make(config.env, setting=config.setting, **config.env_fields)
+    command = command_of(config, path)
+    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command):
+        if folder.finished:
+            return folder.record or {}
+        result = run_rounds(config, env, folder=path, callback=callback)
+        save_dyna_policy(path, config, result)
+        callback(Progress("evaluating on 100 episodes"))
+        figures = {"rounds": result.rounds, "test": evaluate(env, result.policy, episodes=100).figures()}
+        return folder.finish(make_record(KIND, config, figures, command=command, seconds=result.seconds))
+
+
+def save_dyna_policy(path: Path, config: DynaConfig, result: DynaResult) -> None:
+    save_policy(path, result.policy, {"setting": config.setting, "fields": config.env_fields})

@@ -1,0 +1,42 @@
+"""`kairode fit`: data, a model fitted with several seeds, its test errors, a record."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kairode.algorithms.fit import Splits, check_fit, evaluate_fit, fit_models, load_data
+from kairode.callbacks import Callback, no_callback
+from kairode.config.algorithms import FitConfig
+from kairode.config.commands import command_of
+from kairode.runs.folder import RunFolder
+from kairode.runs.record import record as make_record
+from kairode.training.loop import FitResult
+from kairode.training.model_files import save_models
+
+KIND = "fit"
+
+
+class FitRun(NamedTuple):
+    """A finished fit."""
+
+    result: FitResult
+    data: Splits
+    record: dict[str, Any]
+
+
+def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback) -> FitRun:
+    """Run what the config says in a folder of its own, or resume what is there."""
+    config = check_fit(config)
+    command = command_of(config, path)
+    with RunFolder.open(path, KIND, config) as folder, folder.resumable(command):
+        with folder.stage("data"):
+            data = load_data(config, callback)
+        result = fit_models(config, data.train, data.valid, folder=path, callback=callback)
+        save_models(path, config.model, config.sizes, result.models)
+        if folder.finished:
+            return FitRun(result, data, folder.record or {})
+        with folder.stage("evaluation"):
+            figures = evaluate_fit(result, data.test, callback)
+        seconds = folder.total_seconds + result.seconds
+        record = make_record(KIND, config, figures, command=command, seconds=seconds)
+        record = folder.finish(record)
+    return FitRun(result, data, record)

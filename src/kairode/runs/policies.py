@@ -1,0 +1,31 @@
+"""`kairode.load_policy`: the policy of any run folder."""
+
+from pathlib import Path
+from typing import Any
+
+from kairode.agents.policy_files import describe_policy, read_policy
+from kairode.data.policy import Policy
+from kairode.models.dynamics import DynamicsModel
+from kairode.runs.folder import RunFolder
+from kairode.runs.mpc import KIND, best_seed, is_mpc_run, load_policies
+from kairode.training.model_files import load_models
+
+
+def load_policy(folder: str | Path, model: DynamicsModel | None = None, *, seed_index: int | None = None) -> Any:
+    """The policy of a run: `kairode.load_policy("runs/hiv-latent-ode-seed0")`.
+
+    Args:
+        folder: of `kairode run`, `kairode dyna`, or one that `kairode.save_policy` wrote.
+        model: the model that a latent policy is conditioned on; by default the first one of the run.
+        seed_index: of a run with controls and several seeds, which one; by default the one with the best test.
+    """
+    if not is_mpc_run(folder):
+        about = describe_policy(folder)
+        if about["sees"] == "z" and model is None and (Path(folder) / "fit").is_dir():
+            model = load_models(Path(folder) / "fit")[0]
+        return read_policy(folder, model)
+    policies: list[Policy] = load_policies(folder)
+    if seed_index is None:
+        record = RunFolder(folder, KIND).record
+        seed_index = best_seed(record) if record else 0
+    return policies[seed_index]

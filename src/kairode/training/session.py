@@ -1,0 +1,120 @@
+"""A resumable computation: its checkpoint, when it is saved, the time it took, and interrupts.
+
+Every loop that can be resumed (fitting, training agents, Dyna, MPC) runs inside a `Session`.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kairode.config.serialize import first_difference
+from kairode.errors import KairodeError, Stopped
+from kairode.training import checkpoint
+
+T = TypeVar("T")
+SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
+"""Time between two checkpoints; more where one takes long to write."""
+SHARE = 20
+"""A checkpoint is not written before this many times the time that the last one took."""
+
+
+class Session:
+    """One resumable computation in a folder, or in none."""
+
+    def __init__(self, folder: Path | None, identity: Any = None, *, save_seconds: float | None = None) -> None:
+        self.folder = folder
+        self.identity = json.loads(json.dumps(identity))
+        """Plain JSON that tells this computation from another: a checkpoint with another identity is refused."""
+        self.earlier: dict[str, Any] = {}
+        """What was saved beside the arrays of the checkpoint that this session resumes."""
+        self.interrupted: Callable[[], bool] = lambda: False
+        self._pause = SAVE_SECONDS if save_seconds is None else save_seconds
+        self._started = self._saved = time.perf_counter()
+
+    @property
+    def here(self) -> float:
+        """Seconds in this process."""
+        return time.perf_counter() - self._started
+
+    @property
+    def seconds(self) -> float:
+        """Seconds, those of earlier processes included."""
+        return float(self.earlier.get("seconds", 0.0)) + self.here
+
+    @property
+    def resumable(self) -> bool:
+        """True if there is a checkpoint to resume from."""
+        return self.folder is not None and checkpoint.exists(self.folder)
+
+    def restore(self, like: T) -> T:
+        """The arrays of the checkpoint, in place of those of `like`; `like` itself if there is none."""
+        if self.folder is None or not self.resumable:
+            return like
+        self.restore_about()
+        return checkpoint.load(self.folder, like)
+
+    def restore_about(self) -> None:
+        """What was saved beside the arrays, if the checkpoint is one of this computation."""
+        assert self.folder is not None
+        self.earlier = checkpoint.describe(self.folder)
+        before = self.earlier.get("identity")  # none in checkpoints of earlier versions
+        if before is not None and self.identity is not None and before != self.identity:
+            raise KairodeError(
+                f"{self.folder} holds the checkpoint of another run ({first_difference(before, self.identity)}): "
+                "remove it, or choose another folder."
+            )
+
+    def save(self, tree: Any, **about: Any) -> None:
+        """Write a checkpoint."""
+        if self.folder is None:
+            return
+        begun = time.perf_counter()
+        checkpoint.save(self.folder, tree, identity=self.identity, seconds=round(self.seconds, 2), **about)
+        self._saved = time.perf_counter()
+        self._pause = max(self._pause, SHARE * (self._saved - begun))
+
+    def due(self) -> bool:
+        """True when it is time for the next checkpoint, or when the process was asked to stop."""
+        return self.interrupted() or time.perf_counter() - self._saved > self._pause
+
+    def stop(self, where: str) -> Stopped:
+        """The error that ends an interrupted computation."""
+        return Stopped("interrupted." if self.folder is None else f"interrupted {where}, saved.")
+
+    def __enter__(self) -> "Session":
+        self._stack = contextlib.ExitStack()
+        self.interrupted = self._stack.enter_context(interrupts())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a question that a loop asks where it can stop."""
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:  # the second time: at once
+            raise KeyboardInterrupt
+        asked.append(number)
+        if sys.stderr.isatty():
+            print("\nStopping after the current step; press Ctrl-C again to stop now.", file=sys.stderr, flush=True)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: its owner decides
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
