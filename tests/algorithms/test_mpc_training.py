@@ -1,4 +1,4 @@
-"""The loop of algorithm 3: what is stored, fitted and learned from; exact resume; the command and the film."""
+"""The loop of algorithm 3: what is stored, fitted and learned from; exact resume; the command and the video."""
 
 import dataclasses
 import json
@@ -34,8 +34,9 @@ from kairode.models.zoo import build
 from kairode.paper import locomotion
 from kairode.planning.mpc import Planner
 from kairode.report import mpc as report
-from kairode.report.video import draw_gif, draw_strip, record_video
+from kairode.report.video import draw_gif, draw_strip
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run, load_policies, read_config
+from kairode.runs.video import read_gait, record_video
 
 SMALL = {
     "agent": ActorCriticConfig(hidden=(8, 8), warmup=200, batch=16),
@@ -280,7 +281,7 @@ def test_the_curve_is_the_mean_of_the_episodes_of_an_epoch() -> None:
     np.testing.assert_array_equal(returns, [[2.0, 10.0, 10.0], [7.0, 7.0, 7.0]])
 
 
-def test_the_command_steers_tests_and_films(typed, tmp_path: Path, monkeypatch) -> None:
+def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
     folder = tmp_path / "run"
     words = ("run", "hopper", "--model", "free", "--seeds", "2", "--test", "2", "--out", str(folder))
@@ -290,7 +291,20 @@ def test_the_command_steers_tests_and_films(typed, tmp_path: Path, monkeypatch) 
     assert "After 450 decisions DDPG alone returns" in said
     assert "0 of 2 seeds are clearly better than random actions" in said  # two episodes are no test
     assert (folder / "learning.svg").read_text().lstrip().startswith("<?xml")
-    assert (folder / "film.gif").read_bytes()[:3] == b"GIF"
+    assert (folder / "gait.gif").read_bytes()[:3] == b"GIF"
+    assert "0.00 s" in (folder / "gait.svg").read_text()
+    frames = record_video(
+        kairode.make("hopper"),
+        load_policies(folder)[control.best_seed(json.loads((folder / "record.json").read_text()))],
+    )
+    kept = read_gait(folder)
+    np.testing.assert_allclose([frame.pose for frame in kept.frames], [frame.pose for frame in frames], atol=1e-6)
+    code, said, error = typed("report", str(folder), "--gait", str(tmp_path / "gait.svg"))
+    assert code == 0, error
+    assert ">hopper<" in (tmp_path / "gait.svg").read_text()
+    code, _, error = typed("report", str(tmp_path), "--gait", str(tmp_path / "none.svg"))
+    assert code == 2
+    assert "holds no recording of a gait" in error
     made = json.loads((folder / "record.json").read_text())
     assert made["kind"] == "control"
     code, said, _ = typed("evaluate", str(folder), "--episodes", "2", "--schedule", "4")
@@ -377,19 +391,19 @@ def test_fields_given_as_lists_work_on_robots() -> None:
     assert taus.max() <= 5
 
 
-def test_a_film_shows_what_happened(tmp_path: Path) -> None:
+def test_a_video_shows_what_happened(tmp_path: Path) -> None:
     env = kairode.make("swimmer")
     spec = env.task.spec
     from kairode.agents.actor_critic import init_actor_critic
 
     networks = init_actor_critic(len(spec.observations), 2, ActorCriticConfig(), key=jax.random.key(0)).networks
-    moments = record_video(env, ActorPolicy(networks, ObsNormalizer.new(spec), ActorCriticConfig(), spec), seconds=0.5)
-    assert moments[0].time == 0
-    assert 0.5 <= moments[-1].time < 0.6
-    assert all(moment.pose.shape == (3, 5) for moment in moments)
-    draw_gif(moments, tmp_path / "film.gif", "swimmer")
-    draw_strip({"swimmer": moments}, tmp_path / "strip.svg")
-    assert (tmp_path / "film.gif").stat().st_size > 1000
+    frames = record_video(env, ActorPolicy(networks, ObsNormalizer.new(spec), ActorCriticConfig(), spec), seconds=0.5)
+    assert frames[0].time == 0
+    assert 0.5 <= frames[-1].time < 0.6
+    assert all(frame.pose.shape == (3, 5) for frame in frames)
+    draw_gif(frames, tmp_path / "gait.gif", "swimmer")
+    draw_strip({"swimmer": frames}, tmp_path / "strip.svg")
+    assert (tmp_path / "gait.gif").stat().st_size > 1000
 
 
 @pytest.mark.slow

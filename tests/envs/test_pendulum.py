@@ -59,7 +59,7 @@ def test_limits_and_fields() -> None:
             kairode.make("pendulum", **wrong)
 
 
-def test_a_fleet_goes_on_from_a_snapshot() -> None:
+def test_a_vector_env_continues_from_a_snapshot() -> None:
     vector_env, other = (JaxVectorEnv(kairode.make("pendulum"), 3) for _ in range(2))
     rng = np.random.default_rng(0)
     actions = rng.uniform(-2, 2, (8, 3, 1)).astype(np.float32)
@@ -67,7 +67,7 @@ def test_a_fleet_goes_on_from_a_snapshot() -> None:
     for action in actions[:4]:
         vector_env.step(action)
     obs = other.restore(vector_env.snapshot())
-    np.testing.assert_array_equal(obs, np.asarray(vector_env.moments.obs))
+    np.testing.assert_array_equal(obs, np.asarray(vector_env.episodes.obs))
     for action in actions[4:]:
         for mine, theirs in zip(vector_env.step(action), other.step(action), strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -155,7 +155,7 @@ def env_step(
     hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))
     env, spec, before = batch.env, batch.env.task.spec, episode.moment
     noted = batch.encoder.remember(episode.memory, before.obs, action)
-    moment, outcome = hold(env, batch.schedule.with_q(q), before, action, noted, key=hold_key)
+    moment, outcome = hold(env, batch.schedule.with_q(q), before, action, noted, keys=jax.random.split(hold_key))
     features, memory = batch.encoder.encode(noted, moment.obs, outcome.tau)
     reward = settings.reward_scale * outcome.reward
     if settings.disagreement_penalty:

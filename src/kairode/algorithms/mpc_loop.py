@@ -20,12 +20,12 @@ from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_agent import FinishedEpisode, LearnerState, compile_mpc, make_policy
 from kairode.algorithms.mpc_data import split_rows
 from kairode.config.algorithms import MODEL_FREE
+from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
 from kairode.data.replay import add, empty
 from kairode.data.rows import StepRow, pack_row, unpack_row, width
 from kairode.envs.core import Environment
 from kairode.envs.host import HostEnvironment
-from kairode.envs.vector import VectorEnv
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.models.zoo import build
@@ -42,7 +42,7 @@ class MPCLoop:
     def __init__(self, env: Environment | HostEnvironment, config: MPCConfig, seeds: list[int], capacity: int) -> None:
         self.env, self.config, self.seeds, self.task = env, config, seeds, env.task
         self.spec, count = self.task.spec, len(seeds)
-        self.vector_env: VectorEnv = (
+        self.rollout = HostRollout(
             JaxVectorEnv(env, count) if isinstance(env, Environment) else HostVectorEnv(env, count)
         )
         self.data = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
@@ -72,11 +72,8 @@ class MPCLoop:
         self.memory: Any = None
         self.pending: np.ndarray | None = None
         """What the last turn brought: not stored yet, nothing learned from it yet."""
-        self.obs = np.zeros((count, features), np.float32)
-        self.seen_obs = self.obs
-        self.elapsed = np.zeros(count, np.float32)
-        self.episode = np.zeros(count, np.int64)
-        self.earned, self.length = np.zeros(count), np.zeros(count, np.int64)
+        self.seen_obs = self.rollout.obs
+        """What the normalizer makes of the observations."""
         self.spent = dict.fromkeys(("planning", "physics", "learning", "fitting"), 0.0)
         """Seconds, as the host saw them: what the device does meanwhile is counted where the host waits for it."""
 
@@ -144,9 +141,8 @@ class MPCLoop:
         clock = time.perf_counter()
         params = None if self.fit_state is None else self.fit_state.params
         networks = self.learner.agent.networks
-        control, self.memory = self.calls.decide(
-            networks, self.normalizer, params, self.memory, self.obs, self.elapsed, self.data, self.decisions
-        )
+        now = self.rollout.obs, self.rollout.elapsed, self.data, self.decisions
+        control, self.memory = self.calls.decide(networks, self.normalizer, params, self.memory, *now)
         if wait:
             jax.block_until_ready(control)
         decided = time.perf_counter()
@@ -170,16 +166,10 @@ class MPCLoop:
 
     def begin_episodes(self, which: np.ndarray) -> None:
         """New episodes where marked: their random numbers follow from seed and episode alone."""
-        index = np.flatnonzero(which)
-        seeds = [derive(self.seeds[i], Purpose.MPC_EPISODE, int(self.episode[i])) for i in index]
-        obs = self.vector_env.reset(seeds, index.tolist())
-        self.episode[index] += 1
-        self.earned[index], self.length[index], self.elapsed[index] = 0.0, 0, 0.0
-        mark = which[:, None]
-        self.obs = np.where(mark, obs, self.obs)
-        self.seen_obs = np.where(
-            mark, self.normalizer.seen(self.obs, self.obs, np.ones(len(which), bool)), self.seen_obs
-        )
+        instances, episode = np.flatnonzero(which), self.rollout.episode
+        self.rollout.start(instances, [derive(self.seeds[i], Purpose.MPC_EPISODE, int(episode[i])) for i in instances])
+        seen = self.normalizer.seen(self.rollout.obs, self.rollout.obs, np.ones(len(which), bool))
+        self.seen_obs = np.where(which[:, None], seen, self.seen_obs)
 
     def policies(self) -> list[Policy]:
         """Every seed's policy as it stands, without the noise of exploration."""
@@ -196,15 +186,14 @@ class MPCLoop:
         learner = dataclasses.replace(
             self.learner, replay=dataclasses.replace(self.learner.replay, items=self.learner.replay.items[:, :size])
         )
-        host = {name: getattr(self, name) for name in ("obs", "seen_obs", "elapsed", "episode", "earned", "length")}
         return {
             "mind": learner,
             "sight": self.normalizer,
             "progress": self.fit_state,
             "memory": self.memory,
             "pending": self.pending,
-            "host": host,
-            "fleet": self.vector_env.snapshot(),
+            "host": {**self.rollout.snapshot(), "seen_obs": self.seen_obs},
+            "fleet": self.rollout.vector_env.snapshot(),
         }
 
     def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> None:
@@ -215,42 +204,38 @@ class MPCLoop:
         self.learner = dataclasses.replace(kept, replay=dataclasses.replace(kept.replay, items=items))
         self.normalizer, self.fit_state, self.memory = arrays["sight"], arrays["progress"], arrays["memory"]
         self.pending = np.asarray(arrays["pending"])
-        for name, value in arrays["host"].items():
-            setattr(self, name, np.array(value, getattr(self, name).dtype))
-        self.vector_env.restore({name: np.asarray(value) for name, value in arrays["fleet"].items()})
+        self.rollout.restore(arrays["host"])
+        self.seen_obs = np.array(arrays["host"]["seen_obs"])
+        self.rollout.vector_env.restore({name: np.asarray(value) for name, value in arrays["fleet"].items()})
 
     def like(self, decisions: int) -> dict[str, Any]:
         """Arrays of the shapes that `arrays` has after so many decisions."""
         self.begin_episodes(np.ones(len(self.seeds), bool))
         params = None if self.fit_state is None else self.fit_state.params
-        decide = (self.learner.agent.networks, self.normalizer, params, None, self.obs, self.elapsed, self.data, 0)
-        shapes = jax.eval_shape(self.calls.decide, *decide)[1]
+        now = self.rollout.obs, self.rollout.elapsed, self.data, 0
+        shapes = jax.eval_shape(self.calls.decide, self.learner.agent.networks, self.normalizer, params, None, *now)[1]
         self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         self.decisions, self.pending = decisions, np.zeros((len(self.seeds), width(self.spec)), np.float32)
         return self.arrays()
 
     def close(self) -> None:
         """Give back the simulations."""
-        self.vector_env.close()
+        self.rollout.vector_env.close()
 
     def _step(self, control: np.ndarray) -> tuple[np.ndarray, list[FinishedEpisode]]:
         """Hold the controls; the rows of what happened, and what ended."""
-        first = self.elapsed == 0
-        step = self.vector_env.step(control)
+        rollout, before, seen = self.rollout, self.rollout.obs, self.seen_obs
+        first = rollout.elapsed == 0
+        step = rollout.step(control)
         self.decisions += 1
-        nothing = np.zeros(len(self.seeds), bool)
-        after = self.normalizer.seen(step.obs, self.obs, nothing)
-        rows = pack_row(StepRow(self.seen_obs, after, control, step.reward, step.tau, step.terminated, first))
-        self.obs, self.seen_obs, self.elapsed = step.obs, after, step.tau.astype(np.float32)
-        self.earned += step.reward
-        self.length += 1
-        over = step.terminated | step.truncated
+        self.seen_obs = self.normalizer.seen(step.obs, before, np.zeros(len(self.seeds), bool))
+        rows = pack_row(StepRow(seen, self.seen_obs, control, step.reward, step.tau, step.terminated, first))
         ended = [
-            FinishedEpisode(int(i), self.decisions, float(self.earned[i]), int(self.length[i]))
-            for i in np.flatnonzero(over)
+            FinishedEpisode(int(i), self.decisions, float(rollout.earned[i]), int(rollout.length[i]))
+            for i in np.flatnonzero(step.ended)
         ]
         if ended:
-            self.begin_episodes(over)
+            self.begin_episodes(step.ended)
         return rows, ended
 
     def _see(self, rows: np.ndarray) -> None:

@@ -1,5 +1,6 @@
-"""Episodes of environments that live on the host: simulations side by side, policies in one compiled call for all."""
+"""Collection on the host: several simulations side by side, the policy in one compiled call for all of them."""
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Memory, Policy
 from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, stand_still
@@ -30,36 +32,35 @@ KeyData = UInt32[Array, "2"]
 def collect_host(
     env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
 ) -> Trajectory:
-    """Run episodes; a simulation that ends its own goes on with the next that none has begun."""
+    """Run episodes; an instance that ends its own continues with the next that none has started."""
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
     actor = Actor(policy, env.task.spec, seed, episodes)
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
     vector_env = HostVectorEnv(env, size, schedule)
+    rollout = HostRollout(vector_env)
+    episode, busy = np.zeros(size, np.int64), np.ones(size, bool)  # of each instance; the last ones run idle
+    waiting = iter(range(episodes))
+
+    def start(instances: np.ndarray) -> None:
+        numbers = list(itertools.islice(waiting, instances.size))
+        started = instances[: len(numbers)]
+        busy[instances[len(numbers) :]] = False
+        episode[started] = numbers
+        rollout.start(started, [seeds[number] for number in numbers])
+        actor.start(started, episode[started])
+        log.observation[episode[started], 0] = rollout.obs[started]
+
     try:
-        episode = np.arange(size)  # the one each simulation is in; past the last where nothing is left to do
-        begun = size
-        obs = vector_env.reset(seeds[:size])
-        log.observation[:size, 0] = obs
-        actor.start(np.arange(size), episode)
-        elapsed = np.zeros(size, np.float32)
-        while (busy := np.flatnonzero(episode < episodes)).size:
-            current = np.minimum(episode, episodes - 1)
-            actions = actor.act(obs, elapsed, current, log.length[current])
-            step = vector_env.step(actions, vector_env.intervals(actions, actor.memory))
-            log.record(busy, episode[busy], actions, step)
-            obs, elapsed = step.obs, step.tau.astype(np.float32)
-            ended = busy[(step.terminated | step.truncated)[busy]]
-            if not ended.size:
-                continue
-            callback(ended.size)
-            episode[ended] = np.arange(begun, begun + ended.size)
-            begun += ended.size
-            renewed = ended[episode[ended] < episodes]
-            obs = vector_env.reset([seeds[e] for e in episode[renewed]], renewed.tolist())
-            log.observation[episode[renewed], 0] = obs[renewed]
-            elapsed[renewed] = 0.0
-            actor.start(renewed, episode[renewed])
+        start(np.arange(size))
+        while busy.any():
+            actions = actor.act(rollout.obs, rollout.elapsed, episode, rollout.length)
+            step = rollout.step(actions, vector_env.intervals(actions, actor.memory))
+            log.record(np.flatnonzero(busy), episode[busy], actions, step)
+            ended = np.flatnonzero(step.ended & busy)
+            if ended.size:
+                callback(ended.size)
+                start(ended)
     finally:
         vector_env.close()
     return log.trajectory()
@@ -82,7 +83,7 @@ class Log:
         self.terminated, self.truncated = np.zeros((2, episodes), bool)
 
     def record(self, instances: np.ndarray, episode: np.ndarray, actions: np.ndarray, step: Step) -> None:
-        """Write down what the lanes named did in their episodes."""
+        """Add one decision of each of these instances to its episode."""
         k = self.length[episode]
         self.observation[episode, k + 1], self.action[episode, k] = step.obs[instances], actions[instances]
         self.interval[episode, k], self.reward[episode, k] = step.tau[instances], step.reward[instances]
@@ -90,7 +91,7 @@ class Log:
         self.length[episode] += 1
 
     def trajectory(self) -> Trajectory:
-        """Everything, cut to the longest episode."""
+        """All episodes, padded to the longest."""
         longest = int(self.length.max())
         return Trajectory(
             spec=self.spec,
@@ -105,16 +106,15 @@ class Log:
 
 
 class Actor:
-    """A policy for all simulations at once: it holds their memories and the random keys of their episodes."""
+    """A policy for all instances at once: it holds their memories and the random keys of their episodes."""
 
     def __init__(self, policy: Policy, spec: Spec, seed: int, episodes: int) -> None:
         self.data = np.asarray(_episode_keys(jax.random.key(seed), episodes))
         self.memory: Memory = None
-
         self._start, self._act = partial(_start, policy), partial(_act, policy, spec)
 
     def start(self, instances: np.ndarray, episode: np.ndarray) -> None:
-        """Fresh memories where episodes begin."""
+        """New memories where episodes start."""
         if not instances.size:
             return
         fresh = self._start(self.data[episode])
@@ -130,7 +130,7 @@ class Actor:
         episode: Int[np.ndarray, " n"],
         count: Int[np.ndarray, " n"],
     ) -> np.ndarray:
-        """The actions of all simulations, each in its episode after so many decisions."""
+        """The actions of all instances, each in its episode after `count` decisions."""
         actions, self.memory = self._act(self.memory, obs, elapsed, self.data[episode], count)
         return np.asarray(actions)
 

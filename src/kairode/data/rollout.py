@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from kairode.data.policy import Memory, Policy
-from kairode.envs.core import Discrete, Environment, Moment, Spec, advance_episode, begin_episode
-from kairode.envs.schedule import Schedule, next_interval
+from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
+from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
 
 
@@ -78,16 +78,15 @@ def rollout_step(
 ) -> tuple[RolloutState, Record]:
     """One decision of one episode. Where the episode is over, no time passes and nothing changes."""
     going = ~(episode.terminated | episode.truncated)
-    act_key, due_key, advance_key = jax.random.split(jax.random.fold_in(key, episode.moment.count + 1), 3)
-    action, memory = policy.act(episode.memory, episode.moment.obs, episode.elapsed, key=act_key)
+    keys = jax.random.split(jax.random.fold_in(key, episode.moment.count + 1), 3)
+    action, memory = policy.act(episode.memory, episode.moment.obs, episode.elapsed, key=keys[0])
     check_kind(env.task.spec, action)
-    tau = jnp.where(going, next_interval(env, schedule, episode.moment, action, memory, key=due_key), 0.0)
-    moment, outcome = advance_episode(env, episode.moment, action, tau, key=advance_key)
-    new = RolloutState(moment, memory, tau, outcome.terminated, outcome.truncated)
+    moment, outcome = hold(env, schedule, episode.moment, action, memory, keys=keys[1:], going=going)
+    new = RolloutState(moment, memory, outcome.tau, outcome.terminated, outcome.truncated)
     episode = jax.tree.map(lambda new, old: jnp.where(going, new, old), new, episode)
     nothing = jnp.zeros_like(action)
     return episode, Record(
-        jnp.where(going, action, nothing), tau, jnp.where(going, outcome.reward, 0.0), episode.moment.obs
+        jnp.where(going, action, nothing), outcome.tau, jnp.where(going, outcome.reward, 0.0), episode.moment.obs
     )
 
 

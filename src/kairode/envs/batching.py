@@ -1,4 +1,4 @@
-"""How many examples run best side by side: as many threads as cores, `vmap` as wide as the machine likes it."""
+"""How many examples to simulate in one call: the batch size that is fastest on this machine."""
 
 import os
 from collections.abc import Callable
@@ -8,22 +8,22 @@ import jax
 
 
 def max_batch() -> int:
-    """The most lanes of one simulation loop.
+    """The largest batch of one simulation loop.
 
-    On the CPU a loop of many small steps is fastest while each step stays on one core: beyond 128 lanes XLA splits
-    every step over threads, and handing out the parts costs several times what they compute (measured: a step of
-    the HIV simulator takes 18 ns a lane at 128 lanes, 70 ns at 256).
+    On the CPU a loop of many small steps is fastest while each step stays on one core: beyond a batch of 128 XLA
+    splits every step over threads, which costs several times the computation itself (measured: a step of the HIV
+    simulator takes 18 ns per example in a batch of 128, 70 ns in one of 256).
     """
     return 128 if jax.default_backend() == "cpu" else 8192
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batched_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`vmap` over the leading axis of all arguments, in blocks of `most_lanes` one after the other."""
+    """`vmap` over the leading axis of all arguments, in batches of `max_batch` one after the other."""
 
     def batched(*args: Any) -> Any:
         size = jax.tree.leaves(args)[0].shape[0]

@@ -102,7 +102,7 @@ class Intervals:
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     @property
-    def atomic_write(self) -> bool:
+    def whole(self) -> bool:
         """Whether they are whole numbers."""
         return self.step == 1 and self.low == round(self.low)
 

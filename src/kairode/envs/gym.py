@@ -42,7 +42,7 @@ def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
 def interval_space(spec: Spec) -> spaces.Space:
     """Whole numbers where the environment's intervals are; else any time in its range."""
     low, high = spec.intervals.low, spec.intervals.high
-    if spec.intervals.atomic_write:
+    if spec.intervals.whole:
         return spaces.Discrete(int(high - low) + 1, start=int(low))
     return spaces.Box(low, high, (), np.float32)
 
@@ -83,17 +83,17 @@ def check_choice(spec: Spec, taus: np.ndarray) -> None:
     check_intervals(taus, spec)
     low, high = spec.intervals.low, spec.intervals.high
     outside = (taus < low - 1e-6) | (taus > high + 1e-6)
-    if spec.intervals.atomic_write:
+    if spec.intervals.whole:
         outside |= taus != np.round(taus)
     if outside.any():
-        kind = "whole numbers" if spec.intervals.atomic_write else "times"
+        kind = "whole numbers" if spec.intervals.whole else "times"
         raise KairodeError(
             f"interval {taus[outside][0]:g} is outside those of '{spec.name}': {kind} from {low:g} to {high:g}."
         )
 
 
 class _Instances:
-    """What the single and the vector environment share: a fleet, its spaces, the checks on what comes in."""
+    """What the single and the vector environment share: the instances, and checks of actions and intervals."""
 
     def __init__(self, name: str, size: int, interval: Any, render_mode: str | None, fields: dict[str, Any]) -> None:
         env = make(name, **fields)
@@ -106,7 +106,7 @@ class _Instances:
         else:
             self.vector_env = JaxVectorEnv(env, size, schedule)
 
-    def step(self, actions: Any, anew: np.ndarray | None = None) -> Step:
+    def step(self, actions: Any, autoreset: np.ndarray | None = None) -> Step:
         """Check and step."""
         taus = None
         if self.chosen_by_agent:
@@ -119,7 +119,7 @@ class _Instances:
                 np.reshape(np.asarray(actions["interval"], np.float64), self.size),
             )
             check_choice(self.spec, taus)
-        return self.vector_env.step(check_action(self.spec, actions, self.size), taus, anew)
+        return self.vector_env.step(check_action(self.spec, actions, self.size), taus, autoreset)
 
 
 class SemiMarkovEnv(gymnasium.Env):
@@ -187,7 +187,7 @@ class SemiMarkovEnv(gymnasium.Env):
         return picture(self.instances.env, self.history)
 
     def close(self) -> None:
-        """Give back what the instance holds."""
+        """Release the resources of the instance."""
         self.instances.vector_env.close()
 
     def _remember(self, time: float, action: Any) -> None:
@@ -198,7 +198,7 @@ class SemiMarkovEnv(gymnasium.Env):
 
 
 class SemiMarkovVectorEnv(GymnasiumVectorEnv):
-    """Many instances, one compiled call a step. An instance that ended starts anew at the next step."""
+    """Many instances, one compiled call a step. An instance whose episode ended is reset at the next step."""
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's way
 
@@ -231,12 +231,12 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         return obs, {"dt": zero, "time": zero.copy()}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Hold an action in each instance; those that ended before start anew instead."""
+        """Hold an action in each instance; those whose episode ended are reset instead."""
         step = self.instances.step(actions, self.ended)
-        self.ended = step.terminated | step.truncated
+        self.ended = step.ended
         info = {"dt": step.tau, "time": step.time}
         return step.obs, step.reward.astype(np.float64), step.terminated, step.truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Give back what the instances hold."""
+        """Release the resources of the instances."""
         self.instances.vector_env.close()

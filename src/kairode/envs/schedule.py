@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from kairode.envs.core import Action, Environment, Moment, Outcome, Spec, Tau, advance_episode
 from kairode.errors import KairodeError
@@ -187,9 +187,23 @@ def next_interval(
 
 
 def hold(
-    env: Environment, schedule: Schedule, moment: Moment, action: Action, memory: Any = (), *, key: Key[Array, ""]
+    env: Environment,
+    schedule: Schedule,
+    moment: Moment,
+    action: Action,
+    memory: Any = (),
+    *,
+    keys: Key[Array, "2"],
+    tau: Tau | None = None,
+    going: Bool[Array, ""] | None = None,
 ) -> tuple[Moment, Outcome]:
-    """Hold the action for as long as the schedule says, then look."""
-    due_key, advance_key = jax.random.split(key)
-    tau = next_interval(env, schedule, moment, action, memory, key=due_key)
-    return advance_episode(env, moment, action, tau, key=advance_key)
+    """Hold the action for `tau` (default: as the schedule says), then observe: the step of every compiled loop.
+
+    The first of the keys is the interval's, the second the transition's. Where the episode is not `going`, no time
+    passes.
+    """
+    if tau is None:
+        tau = next_interval(env, schedule, moment, action, memory, key=keys[0])
+    if going is not None:
+        tau = jnp.where(going, tau, 0.0)
+    return advance_episode(env, moment, action, tau, key=keys[1])

@@ -1,6 +1,6 @@
-"""Several instances stepped together, seen from the host: what Gymnasium's interface and host collection use.
+"""Several instances of an environment stepped together from the host: for Gymnasium, MPC and host collection.
 
-`fleet_jax` compiles them into one call, `fleet_host` steps simulations in threads.
+`vector_jax` compiles them into one call, `vector_host` steps simulations in threads.
 """
 
 import abc
@@ -15,55 +15,60 @@ from kairode.envs.core import Task
 
 
 class Step(NamedTuple):
-    """What each instance shows after a step: arrays with a leading axis of instances."""
+    """Result of a step: arrays with a leading axis of instances."""
 
     obs: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     tau: np.ndarray
-    """In float64, as the decimal it stands for; so is the time."""
+    """In float64, as its shortest decimal; so is the time."""
     time: np.ndarray
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Instances whose episode is over."""
+        return self.terminated | self.truncated
 
 
 class VectorEnv(abc.ABC):
-    """Instances of one environment. Actions come and observations go as NumPy arrays."""
+    """Instances of one environment, with NumPy arrays as actions and observations."""
 
     task: Task
     size: int
 
     @abc.abstractmethod
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
-        """Start episodes in the instances named (all, if none are), a seed each; without one, its numbers go on.
+        """Start episodes in the instances `which` (default: all); without a seed its random numbers continue.
 
-        Returns the observations of all.
+        Returns the observations of all instances.
         """
 
     @abc.abstractmethod
-    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
         """Hold an action in each instance, for the given intervals or as the schedule says.
 
-        Instances marked in `anew` start their next episode instead: no time passes there and nothing is earned.
+        Instances marked in `autoreset` start their next episode instead: no time passes and the reward is 0.
         """
 
     @abc.abstractmethod
     def states(self) -> Any:
-        """The true states now, with a leading axis of instances; None where they cannot be had."""
+        """The true states, with a leading axis of instances; None where they are not available."""
 
     @abc.abstractmethod
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Where every instance stands, as arrays that `restore` goes on from."""
+        """The state of every instance as arrays, for `restore`."""
 
     @abc.abstractmethod
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Go on from a snapshot; returns the observations."""
+        """Continue from a snapshot; returns the observations."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what the instances hold."""
+        """Release the resources of the instances."""
 
 
-# Across the border to compiled code keys travel as plain numbers: calls with typed keys are several times slower.
+# Keys are passed to compiled calls as plain numbers: calls with typed keys are several times slower.
 
 
 def next_episode_key(data: jax.Array) -> jax.Array:
@@ -72,30 +77,30 @@ def next_episode_key(data: jax.Array) -> jax.Array:
 
 
 def step_key(data: jax.Array, count: Any) -> jax.Array:
-    """The key of a decision: 0 leads to the next episode, 1 to the start state, the others to the decisions."""
+    """The key of a decision: 0 is folded in for the next episode, 1 for the start state, 2 and above for decisions."""
     return jax.random.fold_in(jax.random.wrap_key_data(data), count + 2)
 
 
 @jax.jit
-def _succeed(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
-    """The chosen instances' keys become their seed's, or without a seed the one that follows; others stay."""
+def _reset_keys(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
+    """The chosen instances get their seed's key, or without a seed that of their next episode; others keep theirs."""
     renewed = jnp.where(seeded[:, None], fresh, jax.vmap(next_episode_key)(data))
     return jnp.where(chosen[:, None], renewed, data)
 
 
-class Keys:
-    """The random key of each instance, from any seed that Gymnasium takes."""
+class InstanceKeys:
+    """The random key of each instance, from any seed that Gymnasium accepts."""
 
     def __init__(self, size: int) -> None:
         self.data: Any = np.random.SeedSequence().generate_state(2 * size).reshape(size, 2)
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int]) -> np.ndarray:
-        """Renew the keys of the instances named; returns the mask of these."""
+        """Set the keys of the instances `which`; returns their mask."""
         fresh = np.zeros(self.data.shape, np.uint32)
         chosen, seeded = np.zeros(len(fresh), bool), np.zeros(len(fresh), bool)
         for i, seed in zip(which, seeds, strict=True):
             chosen[i] = True
             if seed is not None:
                 seeded[i], fresh[i] = True, np.random.SeedSequence(seed).generate_state(2)
-        self.data = _succeed(self.data, fresh, seeded, chosen)
+        self.data = _reset_keys(self.data, fresh, seeded, chosen)
         return chosen

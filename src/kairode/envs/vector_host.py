@@ -1,4 +1,4 @@
-"""A fleet of a host environment: running simulations, stepped side by side in threads."""
+"""The vector environment of a host environment: simulations stepped in threads."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from kairode.envs.batching import cores
 from kairode.envs.core import Tau, is_truncated
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Decision, Own, Schedule
-from kairode.envs.vector import Keys, Step, VectorEnv, step_key
+from kairode.envs.vector import InstanceKeys, Step, VectorEnv, step_key
 from kairode.errors import KairodeError
 
 
@@ -25,7 +25,7 @@ def _schedule_intervals(schedule: Schedule, proposed: Any, decisions: Decision, 
 
 
 class HostVectorEnv(VectorEnv):
-    """Running simulations of a host environment, stepped side by side in threads (the physics lets go of the GIL)."""
+    """Simulations of a host environment, stepped in threads (the physics releases the GIL)."""
 
     def __init__(
         self,
@@ -38,41 +38,41 @@ class HostVectorEnv(VectorEnv):
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.simulations = [env.open(**options) for _ in range(size)]
-        # Looked up once: an Equinox module builds a bound method anew at each look, which takes as long as physics.
+        # Looked up once: an Equinox module builds a bound method at each access, which takes as long as the physics.
         self.spec = self.task.spec
         self.reward: Callable[..., Any] = self.task.reward
         self.terminal: Callable[..., Any] = self.task.terminal
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
-        self.keys, self.begun = Keys(size), False
-        # Measured on 16 cores: past four threads they wait for Python's lock more than they gain.
+        self.keys, self.started = InstanceKeys(size), False
+        # Measured on 16 cores: more than four threads lose more to the GIL than they gain.
         workers = threads or min(4, cores(), max(1, size // 4))
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self.split = [range(size)[i::workers] for i in range(workers)]
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
-        """Start episodes; the simulation's own generator takes the seed."""
+        """Start episodes; the seed goes to the simulation's own generator."""
         which = range(self.size) if which is None else which
-        self.begun = True
+        self.started = True
         self.keys.reset(seeds, which)
         for i, seed in zip(which, seeds, strict=True):
             self.obs[i] = self.simulations[i].reset(seed)
             self.time[i], self.count[i] = 0.0, 0
         return self.obs.astype(np.float32)
 
-    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, anew: np.ndarray | None = None) -> Step:
-        """Each thread moves its share of the instances; the rewards are the task's, in float64."""
-        if not self.begun:
+    def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
+        """Each thread steps a part of the instances; rewards are computed by the task, in float64."""
+        if not self.started:
             raise KairodeError(f"reset '{self.spec.name}' before its first step.")
         actions = np.asarray(actions)
         if np.issubdtype(actions.dtype, np.floating):
             actions = actions.astype(np.float64)
-        fresh = np.zeros(self.size, bool) if anew is None else anew
+        resets = np.zeros(self.size, bool) if autoreset is None else autoreset
         held = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
         def move(i: int) -> None:
-            if not fresh[i]:
+            if not resets[i]:
                 self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
 
         self.each(move)
@@ -81,15 +81,15 @@ class HostVectorEnv(VectorEnv):
         reward = np.asarray(self.reward(before, actions, self.obs, held))
         terminated = np.asarray(self.terminal(self.obs))
         truncated = is_truncated(self.spec, self.time, self.count) & ~terminated
-        if fresh.any():
-            self.reset([None] * int(fresh.sum()), np.flatnonzero(fresh).tolist())
-            held, reward = np.where(fresh, 0.0, held), np.where(fresh, 0.0, reward)
-            terminated, truncated = terminated & ~fresh, truncated & ~fresh
-        obs, earned = self.obs.astype(np.float32), reward.astype(np.float32)
-        return Step(obs, earned, terminated, truncated, held, self.time.copy())
+        if resets.any():
+            self.reset([None] * int(resets.sum()), np.flatnonzero(resets).tolist())
+            held, reward = np.where(resets, 0.0, held), np.where(resets, 0.0, reward)
+            terminated, truncated = terminated & ~resets, truncated & ~resets
+        obs, reward = self.obs.astype(np.float32), reward.astype(np.float32)
+        return Step(obs, reward, terminated, truncated, held, self.time.copy())
 
     def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
-        """What the schedule says now, one for each instance."""
+        """The schedule's interval for each instance."""
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
         if isinstance(self.schedule, Own):
             return proposed
@@ -99,27 +99,27 @@ class HostVectorEnv(VectorEnv):
         return np.asarray(chosen, np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
-        raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: its physics would start anew.")
+        raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: a copy could not continue its physics.")
 
     def each(self, move: Callable[[int], None]) -> None:
-        """Apply to every instance, side by side."""
+        """Call for every instance, the threads in parallel."""
         if self.pool is None:
             for i in range(self.size):
                 move(i)
             return
 
-        def share(indices: range) -> None:
+        def move_some(indices: range) -> None:
             for i in indices:
                 move(i)
 
-        list(self.pool.map(share, self.split))
+        list(self.pool.map(move_some, self.split))
 
     def states(self) -> Any:
-        """Not told: the physics keeps them."""
+        """None: they stay inside the physics."""
         return None
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Physical states, clocks and keys; later episodes go on alike where they are reset with seeds."""
+        """Physical states, times and keys; later episodes are the same where they are reset with seeds."""
         physics = np.stack([simulation.snapshot() for simulation in self.simulations])
         return {
             "physics": physics,
@@ -129,11 +129,11 @@ class HostVectorEnv(VectorEnv):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Every simulation goes on from its own."""
+        """Continue every simulation from its saved state."""
         for i, simulation in enumerate(self.simulations):
             self.obs[i] = simulation.restore(np.asarray(state["physics"][i], np.float64))
         self.time, self.count = np.array(state["time"], np.float64), np.array(state["count"], np.int32)
-        self.keys.data, self.begun = np.array(state["keys"], np.uint32), True
+        self.keys.data, self.started = np.array(state["keys"], np.uint32), True
         return self.obs.astype(np.float32)
 
     def close(self) -> None:

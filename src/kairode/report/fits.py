@@ -1,16 +1,9 @@
-"""What came out of a fit: a table of errors, and a figure of predicted and true courses."""
+"""The result of a fit: a table of errors, and sentences on its timer and solver."""
 
-from pathlib import Path
 from typing import Any
 
-from kairode.config.algorithms import FitConfig
-from kairode.data import Trajectory
-from kairode.envs import make
 from kairode.envs.core import Spec
-from kairode.models.dynamics import DynamicsModel
-from kairode.report.course import draw_course
 from kairode.report.table import Row, Table, print_table
-from kairode.runs.course import course
 from kairode.stats import mean, std
 from kairode.training.evaluate_model import FAR
 
@@ -68,14 +61,14 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
 def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
     """How the intervals that models imagine are distributed beside the data's."""
     names = ("mean", "drawn_mean", "likely_mean", "drawn", "likely")
-    mean, drawn_mean, likely_mean, drawn, likely = (np.mean([check[name] for check in checks]) for name in names)
+    true_mean, drawn_mean, likely_mean, drawn, likely = (mean([check[name] for check in checks]) for name in names)
     measures = {
         "total variation": "total variation distance from these",
         "Wasserstein / mean": "1-Wasserstein distance from these, as a share of their mean",
     }
     found = (
         f"Intervals drawn from the timer have a mean of {drawn_mean:.4g} {unit}s, the most likely ones of "
-        f"{likely_mean:.4g}, those of the test data of {mean:.4g} ({measures[checks[0]['measure']]}: "
+        f"{likely_mean:.4g}, those of the test data of {true_mean:.4g} ({measures[checks[0]['measure']]}: "
         f"{drawn:.2g} drawn, {likely:.2g} most likely)."
     )
     if not any(check["far"] for check in checks):
@@ -103,10 +96,3 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
         f"{found} So this is a map from interval to interval rather than the flow of an ODE: use it with the solver it "
         "was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
     )
-
-
-def draw_predictions(config: FitConfig, model: DynamicsModel, test: Trajectory, path: Path, most: int = 60) -> None:
-    """A panel for each observed variable: the true course, the predicted one, and the decision times."""
-    env = None if config.is_file else make(config.source, setting=config.setting, **config.env_fields)
-    found = course(env, test[0], model, "predicted", most)
-    draw_course(found, path, f"{config.model} on {test.spec.name}")

@@ -1,0 +1,102 @@
+"""Recordings of a robot's gait, as numbers: the frames of an episode, and the file that a run folder keeps them in."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from kairode.algorithms.mpc import NAME, best_seed
+from kairode.data.host_rollout import HostRollout
+from kairode.data.policy import Policy
+from kairode.envs.locomotion import Locomotion, LocomotionSimulation
+from kairode.envs.vector_host import HostVectorEnv
+from kairode.errors import KairodeError
+from kairode.files import load_json, save_json
+from kairode.training import checkpoint
+
+GAIT = "gait.json"
+DIGITS = 6
+"""Decimals of metres and seconds that the file keeps."""
+
+
+class Frame(NamedTuple):
+    """What a frame of the video shows."""
+
+    time: float
+    """In seconds."""
+    pose: np.ndarray
+    """The limbs: x1, y1, x2, y2, radius."""
+    x: float
+    """Position of the root."""
+
+
+class Gait(NamedTuple):
+    """The video of a run's best seed."""
+
+    env: str
+    model: str
+    seed: int
+    seeds: int
+    """How many the run has."""
+    frames: list[Frame]
+
+
+def record_video(env: Locomotion, policy: Policy, *, seconds: float = 6.0, seed: int = 0) -> list[Frame]:
+    """Let a policy act for some seconds of simulated time, or until the episode ends."""
+    vector_env = HostVectorEnv(env, 1)
+    rollout, simulation = HostRollout(vector_env), vector_env.simulations[0]
+    assert isinstance(simulation, LocomotionSimulation)
+    start_key, key = jax.random.split(jax.random.key(seed))
+    memory, time, ended, frames = policy.start(key=start_key), 0.0, False, []
+    try:
+        rollout.start(np.arange(1), [seed])
+        frames.append(Frame(time, simulation.pose(), float(vector_env.obs[0, -1])))
+        while time < seconds and not ended:
+            key, now = jax.random.split(key)
+            action, memory = _act(policy, memory, rollout.obs[0], rollout.elapsed[0], now)
+            step = rollout.step(np.asarray(action)[None])
+            time, ended = time + float(step.tau[0]) * env.robot.frame, bool(step.ended[0])
+            frames.append(Frame(time, simulation.pose(), float(vector_env.obs[0, -1])))
+    finally:
+        vector_env.close()
+    return frames
+
+
+@eqx.filter_jit
+def _act(policy: Policy, memory: Any, obs: Any, elapsed: Any, key: Any) -> Any:
+    return policy.act(memory, obs, elapsed, key=key)
+
+
+def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: Path) -> Gait | None:
+    """Record the best seed of a finished MPC run and keep the frames in its folder; None where there is no robot."""
+    if not isinstance(env, Locomotion):
+        return None
+    path, digest = folder / GAIT, checkpoint.describe(folder, NAME)["sha256"]
+    if path.exists() and load_json(path)["policies"] == digest:
+        return read_gait(folder)
+    best = best_seed(made)
+    frames = record_video(env, policies[best])
+    about = {
+        "env": env.name,
+        "model": made["config"]["model"],
+        "seed": made["config"]["seed"] + best,
+        "seeds": len(policies),
+        "policies": digest,
+        "time": [round(frame.time, DIGITS) for frame in frames],
+        "x": [round(frame.x, DIGITS) for frame in frames],
+        "pose": np.round([frame.pose for frame in frames], DIGITS).tolist(),
+    }
+    save_json(path, about)
+    return read_gait(folder)
+
+
+def read_gait(folder: str | Path) -> Gait:
+    """The frames that a run folder keeps."""
+    path = Path(folder) / GAIT
+    if not path.exists():
+        raise KairodeError(f"{folder} holds no recording of a gait: run the command of a robot there, to its end.")
+    about = load_json(path)
+    columns = zip(about["time"], np.asarray(about["pose"]), about["x"], strict=True)
+    return Gait(*(about[name] for name in Gait._fields[:-1]), [Frame(*column) for column in columns])
