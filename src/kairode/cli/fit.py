@@ -1,6 +1,5 @@
 """`kairode fit`."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,9 +59,12 @@ def _check_file(config: FitConfig, default: FitConfig) -> None:
 
 def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) -> None:
     from kairode.callbacks import Progress, combined
-    from kairode.report.fits import draw_predictions, print_fit
+    from kairode.envs import make
+    from kairode.report.course import draw_course
+    from kairode.report.fits import print_fit
     from kairode.report.progress import display
     from kairode.report.tensorboard import tensorboard_callback
+    from kairode.runs.course import course
     from kairode.runs.fit import run_fit
 
     many = f"-{config.seeds}" * (config.seeds > 1)
@@ -72,7 +74,10 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) ->
     with tensorboard_callback(folder if tensorboard else None) as board, display(quiet) as show:
         found = run_fit(config, folder, combined(show, board))
         show(Progress("drawing predictions"))
-        draw_predictions(dataclasses.replace(config), found.result.models[0], found.data.test, picture)
+        env = None if config.is_file else make(config.source, setting=config.setting, **config.env_fields)
+        test = found.data.test
+        shown = course(env, test[0], found.result.models[0], "predicted", most=60)
+        draw_course(shown, picture, f"{config.model} on {test.spec.name}")
     if not quiet:
         print_fit(found.record, found.data.test.spec)
         print(f"Models, curves and record: {folder}. Predictions: {picture}.")

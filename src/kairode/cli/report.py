@@ -13,6 +13,7 @@ def report_command(
     document: Path = Path("docs/results.md"),
     page: Path | None = None,
     record: Path | None = None,
+    gait: Path | None = None,
 ) -> None:
     """Make pages from records alone: of runs, or of all results beside the paper's.
 
@@ -33,10 +34,17 @@ def report_command(
         document: whose tables and figures are written anew from published records.
         page: write a page of the published records there, and leave the document alone.
         record: write the figures of several runs, taken together, to this file.
+        gait: draw the gaits of these runs of robots as one figure, such as docs/gait.svg.
     """
     from kairode.report.results_page import write_document, write_results_page
     from kairode.report.run_page import write_run_page
 
+    if gait is not None:
+        from kairode.report.video import save_gaits
+
+        save_gaits(folders, gait)
+        print(f"Gaits: {gait}")
+        return
     runs = [folder for folder in folders if (folder / "record.json").exists()]
     if record is not None and len(runs) < 2:
         raise KairodeError("--record is of several runs, taken together: give two or more of them.")

@@ -134,8 +134,9 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
     from kairode.report.mpc import mpc_learning_figure, print_control
     from kairode.report.progress import display
     from kairode.report.run_page import write_run_page
-    from kairode.report.video import save_video
+    from kairode.report.video import save_gait
     from kairode.runs.mpc import load_policies, make_env, run_mpc
+    from kairode.runs.video import record_gait
 
     folder = out or default_folder(config)
     with display(quiet) as show:
@@ -144,7 +145,7 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
         save_figure(mpc_learning_figure({f"{config.env}, {config.model}": record}), folder / "learning.svg")
         page = write_run_page(folder)
         env = make_env(config)
-        shown = save_video(env, load_policies(folder), record, folder / "film.gif")
+        shown = save_gait(record_gait(env, load_policies(folder), record, folder), folder)
     if not quiet:
         print_control(record, env.task.spec)
         print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
