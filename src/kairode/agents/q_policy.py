@@ -1,7 +1,7 @@
 """A learned policy: greedy on Q, softened by a small share of random actions."""
 
 import equinox as eqx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from kairode.agents.dqn import epsilon_greedy
 from kairode.agents.encoder import ObsEncoder
@@ -31,7 +31,3 @@ class QPolicy(Policy):
         features, memory = self.encoder.encode(memory, obs, elapsed)
         action = epsilon_greedy(self.q(features), self.epsilon, key=key)
         return action, self.encoder.remember(memory, obs, action)
-
-    def value(self, obs: Float[Array, "*n obs"]) -> Float[Array, "*n"]:
-        """V(s) = max_a Q(s, a), of a policy that sees the observation alone; in the unit of the reward."""
-        return self.q(obs).max(-1) / self.scale

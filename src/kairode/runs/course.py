@@ -1,4 +1,4 @@
-"""The course of one episode as plain numbers, for a record: what happened, what was done, what a model foretold."""
+"""The course of one episode as plain numbers, for a record: observations, actions and a model's predictions."""
 
 from functools import partial
 from typing import Any
@@ -17,8 +17,6 @@ from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
 """Moments within an interval."""
-KINDS = ("expected", "predicted")
-"""What a model says of a course: anew from every decision; or from the first observation alone."""
 
 Course = dict[str, Any]
 
@@ -33,7 +31,8 @@ def course(
 ) -> Course:
     """An episode (its first decisions, with `most`) as lists, in the units that people read.
 
-    With a model also what it `expected` between decisions, or `predicted` from the first observation alone.
+    With a model also its predictions: `expected` from every decision to the next, or `predicted` from the first
+    observation alone.
     """
     steps = min(int(episode.length), most or int(episode.length))
     decisions, seen = np.asarray(episode.time)[: steps + 1], np.asarray(episode.observation)[: steps + 1]
@@ -106,7 +105,7 @@ def between_decisions(
 def expected(
     model: DynamicsModel, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """What a model expected between decisions, from what was observed at each: times and observations."""
+    """What a model predicts between decisions, from the observation at each: times and observations."""
     parts = _parts(points)
 
     @eqx.filter_jit
@@ -124,7 +123,7 @@ def expected(
 def predicted(
     model: DynamicsModel, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """What a model foretells between and at decisions from the first observation alone: times and observations."""
+    """What a model predicts between and at decisions from the first observation alone: times and observations."""
     parts = _parts(points)
     observations, actions, intervals = _rows(episode)
 

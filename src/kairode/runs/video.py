@@ -98,5 +98,5 @@ def read_gait(folder: str | Path) -> Gait:
     if not path.exists():
         raise KairodeError(f"{folder} holds no recording of a gait: run the command of a robot there, to its end.")
     about = load_json(path)
-    columns = zip(about["time"], np.asarray(about["pose"]), about["x"], strict=True)
-    return Gait(*(about[name] for name in Gait._fields[:-1]), [Frame(*column) for column in columns])
+    frames = [Frame(*one) for one in zip(about["time"], np.asarray(about["pose"]), about["x"], strict=True)]
+    return Gait(about["env"], about["model"], about["seed"], about["seeds"], frames)
