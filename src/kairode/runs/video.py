@@ -7,13 +7,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from kairode.algorithms.mpc import NAME, best_seed
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
 from kairode.envs.locomotion import Locomotion, LocomotionSimulation
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.errors import KairodeError
 from kairode.files import load_json, save_json
+from kairode.runs.mpc import POLICIES, best_seed
 from kairode.training import checkpoint
 
 GAIT = "gait.json"
@@ -73,7 +73,7 @@ def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: 
     """Record the best seed of a finished MPC run and keep the frames in its folder; None where there is no robot."""
     if not isinstance(env, Locomotion):
         return None
-    path, digest = folder / GAIT, checkpoint.describe(folder, NAME)["sha256"]
+    path, digest = folder / GAIT, checkpoint.describe(folder, POLICIES)["sha256"]
     if path.exists() and load_json(path)["policies"] == digest:
         return read_gait(folder)
     best = best_seed(made)
