@@ -76,7 +76,7 @@ def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, word
 
 def test_fields_survive_the_way_into_a_record_and_back() -> None:
     fields = {"substep": float("inf"), "intervals": (0.2, 0.4), "max_decisions": None, "timing": "all"}
-    words = shlex.split(command(RunConfig("acrobot", fields=fields)))
+    words = shlex.split(command(RunConfig("acrobot", env_fields=fields)))
     given = fields_of(tuple(words[words.index("--set") + 1 :]))
     assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
 

@@ -81,7 +81,7 @@ def test_huber() -> None:
 
 
 def test_epsilon_falls_from_one() -> None:
-    settings = DQNConfig(epsilon_last=0.1, epsilon_decay=50)
+    settings = DQNConfig(final_epsilon=0.1, epsilon_decay=50)
     for k in (0, 1, 50, 300, 10_000):
         assert epsilon(settings, jnp.array(k)) == pytest.approx(0.1 + 0.9 * np.exp(-k / 50), rel=1e-5)
 
@@ -106,7 +106,7 @@ def learner_with(settings: DQNConfig, items: ReplayTransition) -> Learner:
 @pytest.mark.parametrize("double", [False, True])
 def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
     """Of a linear network, whose gradient is written down at once; three updates, since Adam's first ignores sizes."""
-    settings = DQNConfig(hidden=(), batch=16, capacity=64, clip=0.05, learning_rate=0.01, alpha=0.7, double=double)
+    settings = DQNConfig(hidden=(), batch_size=16, replay_capacity=64, gradient_clip=0.05, learning_rate=0.01, alpha=0.7, double_q=double)
     learner = learner_with(settings, transitions(40))
     gradient_step = eqx.filter_jit(update_q)
     moments = [np.zeros((2, *x.shape)) for x in (learner.q.weights[0], learner.q.biases[0])]
@@ -142,7 +142,7 @@ def same(a: ReLUNetwork, b: ReLUNetwork) -> bool:
 
 def test_when_nothing_moves() -> None:
     """Before there is a batch, when told not to, and when an error is no number."""
-    settings = DQNConfig(hidden=(), batch=16, capacity=64)
+    settings = DQNConfig(hidden=(), batch_size=16, replay_capacity=64)
     gradient_step = eqx.filter_jit(update_q)
     items = transitions(16)
     enough, few = learner_with(settings, items), learner_with(settings, transitions(15))
@@ -174,4 +174,4 @@ def test_settings_that_make_no_sense(wrong: dict) -> None:
     with pytest.raises(KairodeError, match=next(iter(wrong))):
         DQNConfig(**wrong)
     with pytest.raises(KairodeError, match="does not hold a batch"):
-        DQNConfig(batch=9, capacity=8)
+        DQNConfig(batch_size=9, replay_capacity=8)

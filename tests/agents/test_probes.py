@@ -16,7 +16,7 @@ from kairode.envs.schedule import FixedOrOwn, Own
 from kairode.models.zoo import build
 
 SETTINGS = DQNConfig(
-    hidden=(64,), batch=32, capacity=512, target_every=2, learning_rate=3e-3, epsilon_last=0.5, epsilon_decay=50
+    hidden=(64,), batch_size=32, replay_capacity=512, target_period=2, learning_rate=3e-3, final_epsilon=0.5, epsilon_decay=50
 )
 # Two ways of unlike length; the longer leads to more. gamma = 0.9.
 WAYS = {0: [(1, 0.0, 1.0), (2, 0.0, 10.0)], 1: [(END, 1.0, 1.0)] * 2, 2: [(END, 1.2, 1.0)] * 2}
@@ -82,7 +82,7 @@ def test_without_memory_it_is_chance(learned: tuple[list[TrainingBatch], TrainRe
 @pytest.mark.slow
 def test_memory_solves_what_needs_memory() -> None:
     """A latent state of a model that never learned anything still depends on what was seen: enough to remember by."""
-    model = build("rnn", Cue().task.spec, ModelConfig(latent=8, timer="none"), key=jax.random.key(0))
+    model = build("rnn", Cue().task.spec, ModelConfig(latent_size=8, timer="none"), key=jax.random.key(0))
     batches = [TrainingBatch(Cue(), Own(), LatentEncoder(abreast(model)), 1)]
     [policy] = train_agents(batches, SETTINGS, 1000, [0]).policies(batches, epsilon=0.0)
     assert evaluate(Cue(), policy, episodes=400).mean == 1.0

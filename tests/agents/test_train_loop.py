@@ -25,7 +25,7 @@ from kairode.errors import KairodeError, Stopped
 from kairode.models.zoo import build
 from kairode.planning.model_env import make_model_env
 
-SETTINGS = DQNConfig(hidden=(16,), batch=16, capacity=128, target_every=3, learning_rate=3e-3)
+SETTINGS = DQNConfig(hidden=(16,), batch_size=16, replay_capacity=128, target_period=3, learning_rate=3e-3)
 ENV = kairode.make("gridworld", horizon=30, noise=0.05)
 FIVE = TrainingBatch(ENV, FixedOrOwn(jnp.array([0.0, 0.0, 3.0, 5.0, 0.0]), least=1.0), IdentityEncoder(), 5)
 SEEDS = [5, 6, 7, 8, 9]
@@ -37,7 +37,7 @@ def validate(q: ReLUNetwork) -> dict[str, Any]:
 
 
 def practised(batches: Sequence[TrainingBatch], seeds: Sequence[int], **options: Any) -> TrainResult:
-    return train_agents(batches, SETTINGS, 40, seeds, chunk=100, every=200, validate=validate, **options)
+    return train_agents(batches, SETTINGS, 40, seeds, chunk=100, validate_every=200, validate=validate, **options)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
     env = kairode.make("gridworld", horizon=30)
 
     def batch(name: str) -> TrainingBatch:
-        model = build(name, env.task.spec, ModelConfig(latent=4, timer="none"), key=jax.random.key(3))
+        model = build(name, env.task.spec, ModelConfig(latent_size=4, timer="none"), key=jax.random.key(3))
         return TrainingBatch(abreast(make_model_env(model, env)), Own(), LatentEncoder(abreast(model)), 1)
 
     first, second = batch("rnn"), batch("dt-rnn")
@@ -135,7 +135,7 @@ def finite(tree: Any) -> bool:
 def test_one_diverges_and_the_others_go_on(tmp_path: Path) -> None:
     """An observation, then a reward that is no number; and with all agents gone, an error."""
     settings = dataclasses.replace(
-        SETTINGS, batch=4
+        SETTINGS, batch_size=4
     )  # small, so that what is wrong is seldom drawn: it is seen at once
     done = train_agents(fragile([20.5, np.inf, np.inf], [np.inf, 30.5, np.inf]), settings, 2, [0, 1, 2], chunk=50)
     assert done.diverged == [True, True, False]

@@ -26,11 +26,11 @@ from kairode.models.zoo import build
 from kairode.planning.model_env import make_model_env
 
 KEY = jax.random.key(0)
-TINY = DQNConfig(hidden=(), batch=4, capacity=16, target_every=3)
+TINY = DQNConfig(hidden=(), batch_size=4, replay_capacity=16, target_period=3)
 
 
 def small(name: str, env: Environment, seed: int) -> DynamicsModel:
-    return build(name, env.task.spec, ModelConfig(latent=4, encoder_hidden=3, timer="none"), key=jax.random.key(seed))
+    return build(name, env.task.spec, ModelConfig(latent_size=4, encoder_hidden=3, timer="none"), key=jax.random.key(seed))
 
 
 def test_the_target_is_renewed_after_some_episodes() -> None:
@@ -61,7 +61,7 @@ def test_what_is_stored_of_a_decision() -> None:
     step = eqx.filter_jit(env_step)
     q = ReLUNetwork.new(2, 4, 8, key=KEY)
     found = step(plain, batch, episode, action, KEY, q)
-    penalized = step(dataclasses.replace(plain, penalty=3.0), batch, episode, action, KEY, q)
+    penalized = step(dataclasses.replace(plain, disagreement_penalty=3.0), batch, episode, action, KEY, q)
     tau, disagreement = found.episode.moment.time, found.episode.moment.state.disagreement
     assert disagreement > 1e-3
     after = found.episode.moment.obs
@@ -88,7 +88,7 @@ def test_what_really_happened_as_transitions() -> None:
         terminated=np.array([True, False]),
         truncated=np.array([False, True]),
     )
-    settings = DQNConfig(batch=4, capacity=100, reward_scale=0.1)
+    settings = DQNConfig(batch_size=4, replay_capacity=100, reward_scale=0.1)
     found = transitions_from_data(settings, data, data.spec)
     np.testing.assert_array_equal(found.features, [seen[0, 0], seen[1, 0], seen[1, 1]])
     np.testing.assert_array_equal(found.next_features, [seen[0, 1], seen[1, 1], seen[1, 2]])
@@ -96,13 +96,13 @@ def test_what_really_happened_as_transitions() -> None:
     np.testing.assert_allclose(found.reward, [-0.2, -0.1, -0.5])
     np.testing.assert_allclose(found.discount, [0.0, 0.9, 0.9**5], rtol=1e-6)  # 0.2 s count as one
     assert (
-        len(transitions_from_data(dataclasses.replace(settings, capacity=4), data, data.spec).reward) == 2
+        len(transitions_from_data(dataclasses.replace(settings, replay_capacity=4), data, data.spec).reward) == 2
     )  # half a replay
 
 
 def test_a_penalty_needs_an_imagined_world() -> None:
     batches = (TrainingBatch(Cue(), Own(), IdentityEncoder(), 1),)
-    settings = dataclasses.replace(TINY, penalty=1.0)
+    settings = dataclasses.replace(TINY, disagreement_penalty=1.0)
     with pytest.raises(KairodeError, match="needs an imagined world"):
         run_steps((settings, batches, 1), init_train_state(batches, settings, 1, [0]))
 

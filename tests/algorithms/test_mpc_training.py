@@ -39,8 +39,8 @@ from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run, load_policies, read_c
 from kairode.runs.video import read_gait, record_video
 
 SMALL = {
-    "agent": ActorCriticConfig(hidden=(8, 8), warmup=200, batch=16),
-    "plan": PlanConfig(sequences=12, horizon=3, best=3),
+    "agent": ActorCriticConfig(hidden=(8, 8), warmup=200, batch_size=16),
+    "plan": PlanConfig(candidates=12, horizon=3, elites=3),
     "epoch": 150,
     "decisions": 450,
     "most_iterations": 20,
@@ -107,7 +107,7 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
     env = kairode.make("pendulum")
     spec, n = env.task.spec, 40
     data = kairode.collect(env, episodes=n, seed=0)
-    model = build("rnn", spec, ModelConfig(latent=3), key=jax.random.key(0))
+    model = build("rnn", spec, ModelConfig(latent_size=3), key=jax.random.key(0))
     episodes = Episodes(
         jnp.asarray(data.observation[:, :2]),
         jnp.asarray(data.action[:, :1]),
@@ -196,7 +196,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
         more = run_mpc(longer, tmp_path / "parts")
         assert figures_of(more) == figures_of(run_mpc(longer, tmp_path / "longer"))
     with pytest.raises(KairodeError, match="another run"):
-        run_mpc(dataclasses.replace(config, epoch=100), tmp_path / "parts")
+        run_mpc(dataclasses.replace(config, refit_every=100), tmp_path / "parts")
     with pytest.raises(KairodeError, match=r"has taken .* decisions already"):
         run_mpc(dataclasses.replace(config, decisions=300), tmp_path / "parts")
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
@@ -241,7 +241,7 @@ def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_replay_that_runs_over_keeps_the_order() -> None:
-    config = small("pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch=8, capacity=64))
+    config = small("pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch_size=8, replay_capacity=64))
     loop = crew_of(config)
     loop.warm_up()
     loop.begin_epoch()

@@ -95,7 +95,7 @@ def test_what_is_passed_on_the_way_ends_the_process() -> None:
 @pytest.mark.slow
 def test_in_imagination_one_solve_passes_through_all_days() -> None:
     env = kairode.make("hiv")
-    model = build("latent-ode", env.task.spec, ModelConfig(latent=4), key=jax.random.key(0))
+    model = build("latent-ode", env.task.spec, ModelConfig(latent_size=4), key=jax.random.key(0))
     model_env = make_model_env(model, env)
     key = jax.random.key(1)
     state = model_env.reset(key=key)
@@ -128,7 +128,7 @@ def test_interpolated_rewards_end_in_what_was_observed() -> None:
     """A model of nothing at all is bent into straight lines between visits."""
     env = kairode.make("hiv", horizon=30.0)
     data = collect(env, episodes=3, schedule=5)
-    model = build("rnn", env.task.spec, ModelConfig(latent=4), key=jax.random.key(0))
+    model = build("rnn", env.task.spec, ModelConfig(latent_size=4), key=jax.random.key(0))
     still = eqx.tree_at(lambda m: m.decoder.weight, model, jnp.zeros_like(model.decoder.weight))
     found = interpolated(still, env.task, data)
     np.testing.assert_array_equal(found.observation, data.observation)

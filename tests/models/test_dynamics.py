@@ -20,7 +20,7 @@ from kairode.models.predict import Episodes, follow, open_loop, predict, prepare
 from kairode.models.timer import ClassTimer, ContinuousTimer
 from kairode.models.zoo import MODELS, build
 
-SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+SMALL = ModelConfig(latent_size=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_unknown_names() -> None:
     with pytest.raises(KairodeError, match="timer"):
         build("rnn", spec, dataclasses.replace(SMALL, timer="clock"), key=jax.random.key(0))
     with pytest.raises(KairodeError, match="latent must be"):
-        ModelConfig(latent=0)
+        ModelConfig(latent_size=0)
 
 
 def test_scale_of_data() -> None:

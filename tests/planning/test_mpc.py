@@ -88,7 +88,7 @@ def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
     cost = scipy.linalg.solve_discrete_are(np.sqrt(gamma) * A, np.sqrt(gamma) * B, Q, R)
     start = np.array([2.0, 0.0])
     optimal = start @ cost @ start
-    policy = planner(env, PlanConfig(horizon=12, noise=0.5, rounds=8))
+    policy = planner(env, PlanConfig(horizon=12, noise=0.5, iterations=8))
     plan = eqx.filter_jit(policy.plan)
     state, paid = start, 0.0
     for k in range(60):
@@ -97,7 +97,7 @@ def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
         state = A @ state + B @ push
     assert optimal <= paid < 1.05 * optimal
     # One round around an actor that does nothing is what the paper does with an actor that knows: not enough here.
-    lazy = planner(env, PlanConfig(sequences=500, horizon=15, noise=0.05, best=25))
+    lazy = planner(env, PlanConfig(candidates=500, horizon=15, noise=0.05, elites=25))
     push = lazy.plan(jnp.asarray(start, jnp.float32), (), key=jax.random.key(0))
     best = -np.linalg.solve(R + gamma * B.T @ cost @ B, gamma * B.T @ cost @ A) @ start
     assert abs(push[0]) < 0.2 * abs(best[0])
@@ -146,7 +146,7 @@ def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
     env, learning = Far(), ActorCriticConfig(hidden=(1, 1))
 
     def earned(horizon, slope):
-        settings = PlanConfig(sequences=200, horizon=horizon, noise=0.7, best=10, rounds=4)
+        settings = PlanConfig(candidates=200, horizon=horizon, noise=0.7, elites=10, iterations=4)
         policy = planner(env, settings, hand_made(slope), learning)
         return kairode.evaluate(env, policy, episodes=1).mean
 
@@ -195,7 +195,7 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
     learning = ActorCriticConfig(kind=kind, hidden=(8, 8), reward_scale=0.1)
     networks = init_actor_critic(2, 1, learning, key=jax.random.key(1)).networks
     normalizer = ObsNormalizer(RunningStatistics(jnp.asarray(10.0), jnp.array([0.1, -0.2]), jnp.array([40.0, 2.5])), ())
-    settings = PlanConfig(sequences=40, horizon=4, noise=0.6, best=5)
+    settings = PlanConfig(candidates=40, horizon=4, noise=0.6, elites=5)
     policy = dataclasses.replace(planner(env, settings, networks, learning), normalizer=normalizer)
     noise = np.asarray(jax.random.normal(jax.random.key(2), (4, 1, 40)))
     start = jnp.array([0.3, 0.1])
@@ -235,7 +235,7 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
 def test_what_is_no_number_is_never_chosen() -> None:
     env = Odd()
     networks = init_actor_critic(2, 1, LEARNING, key=jax.random.key(1)).networks
-    policy = planner(env, PlanConfig(sequences=40, horizon=2, best=5), networks)
+    policy = planner(env, PlanConfig(candidates=40, horizon=2, elites=5), networks)
 
     class Broken(TrueDynamics):
         def step(self, belief, seen_obs, control):
@@ -258,7 +258,7 @@ def learned(name: str, seed: int, settings: PlanConfig) -> Planner:
     env = kairode.make("pendulum")
     spec = env.task.spec
     model_key, agent_key = jax.random.split(jax.random.key(seed))
-    model = build(name, spec, ModelConfig(latent=6, field_hidden=7, timer_hidden=5), key=model_key)
+    model = build(name, spec, ModelConfig(latent_size=6, field_hidden=7, timer_hidden=5), key=model_key)
     normalizer = ObsNormalizer(
         RunningStatistics(jnp.asarray(100.0), 0.1 * jnp.ones(3), jnp.array([50.0, 50.0, 900.0])), ()
     )
@@ -271,7 +271,7 @@ QUICK = ("dt-rnn", "latent-ode")
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
 def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
-    policy = learned(name, 0, PlanConfig(sequences=8, horizon=3, best=2))
+    policy = learned(name, 0, PlanConfig(candidates=8, horizon=3, elites=2))
     model, task, normalizer = policy.dynamics.model, policy.task, policy.normalizer
     noise = jax.random.normal(jax.random.key(3), (3, 1, 8))
     obs, z = jnp.array([0.2, 0.9, -1.0]), model.start(key=jax.random.key(4))
@@ -298,7 +298,7 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
     normalizer = ObsNormalizer(
         RunningStatistics(jnp.asarray(10.0), 0.1 * jnp.ones(12), 10.0 * jnp.ones(12)), ObsNormalizer.new(spec).places
     )
-    model = build("rnn", spec, ModelConfig(latent=6, timer_hidden=5), key=jax.random.key(0))
+    model = build("rnn", spec, ModelConfig(latent_size=6, timer_hidden=5), key=jax.random.key(0))
     networks = init_actor_critic(12, 3, LEARNING, key=jax.random.key(1)).networks
     policy = Planner(
         LearnedDynamics(model, normalizer),
@@ -306,7 +306,7 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
         networks,
         normalizer,
         LEARNING,
-        PlanConfig(sequences=6, horizon=1, best=2),
+        PlanConfig(candidates=6, horizon=1, elites=2),
     )
     seen_obs = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
     z = model.start(key=jax.random.key(2))
@@ -324,7 +324,7 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
 
 
 def test_a_fixed_interval_replaces_the_timers() -> None:
-    policy = learned("latent-ode", 0, PlanConfig(sequences=8, horizon=2, best=2))
+    policy = learned("latent-ode", 0, PlanConfig(candidates=8, horizon=2, elites=2))
     _, _, tau = dataclasses.replace(policy.dynamics, held=0.2).step(
         jnp.zeros((6, 4)), jnp.zeros((3, 4)), jnp.zeros((1, 4))
     )
@@ -344,7 +344,7 @@ def test_chance_differs_from_decision_to_decision() -> None:
 
 @pytest.mark.slow
 def test_plans_together_equal_plans_one_by_one() -> None:
-    settings = PlanConfig(sequences=50, horizon=4, best=5, rounds=2)
+    settings = PlanConfig(candidates=50, horizon=4, elites=5, iterations=2)
     policies = [learned("latent-ode", seed, settings) for seed in range(3)]
     together = stack(policies)
     keys = jax.random.split(jax.random.key(9), 3)
@@ -363,7 +363,7 @@ def test_plans_together_equal_plans_one_by_one() -> None:
 
 
 def test_a_planner_carries_the_latent_state_of_what_really_happened() -> None:
-    policy = learned("latent-ode", 0, PlanConfig(sequences=20, horizon=2, best=5))
+    policy = learned("latent-ode", 0, PlanConfig(candidates=20, horizon=2, elites=5))
     model = policy.dynamics.model
     memory = policy.start(key=jax.random.key(0))
     z, obs = memory.belief, jnp.array([1.0, 0.0, 0.5])

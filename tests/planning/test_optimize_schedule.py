@@ -255,7 +255,7 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
     """Under a schedule that models choose, in collected episodes and in practice."""
     env = kairode.make("gridworld", horizon=20.0)
     models = [
-        build("dt-rnn", env.task.spec, ModelConfig(latent=3, timer="none"), key=jax.random.key(i)) for i in range(2)
+        build("dt-rnn", env.task.spec, ModelConfig(latent_size=3, timer="none"), key=jax.random.key(i)) for i in range(2)
     ]
     q = ReLUNetwork.new(2, 8, 8, key=KEY)
     policy = QPolicy(q, IdentityEncoder(), env.task.spec, 0.0, accrues=True)
@@ -295,7 +295,7 @@ def test_models_as_by_hand() -> None:
     """Every candidate by a step of the model alone, sums in NumPy; quantiles over several models."""
     env = kairode.make("hiv")
     spec, task = env.task.spec, env.task
-    models = [build("latent-ode", spec, ModelConfig(latent=4), key=jax.random.key(i)) for i in range(3)]
+    models = [build("latent-ode", spec, ModelConfig(latent_size=4), key=jax.random.key(i)) for i in range(3)]
     q = ReLUNetwork.new(6, 8, 4, key=KEY)
     policy = QPolicy(q, IdentityEncoder(), spec, 0.0, 1e-3, accrues=True)
     obs, action = env.observe(env.reset(key=KEY)), jnp.array(2)
@@ -613,7 +613,7 @@ def test_refused(options: dict[str, Any], said: str) -> None:
 
 def test_refused_without_what_it_needs() -> None:
     env = kairode.make("hiv")
-    model = build("latent-ode", env.task.spec, ModelConfig(latent=4), key=KEY)
+    model = build("latent-ode", env.task.spec, ModelConfig(latent_size=4), key=KEY)
     policy = QPolicy(ReLUNetwork.new(6, 8, 4, key=KEY), IdentityEncoder(), env.task.spec)
     with pytest.warns(UserWarning, match="values are of one reward a decision"):
         schedule = optimize_schedule(model, policy, env)

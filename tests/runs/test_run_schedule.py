@@ -27,7 +27,7 @@ from kairode.runs.pipeline import _schedule_config, run_pipeline
 from kairode.runs.record import save
 from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
 
-SMALL = DQNConfig(hidden=(8, 8), capacity=256, batch=8, reward_scale=0.1)
+SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("schedule") / "run"
     run_pipeline(
         RunConfig(
-            "gridworld", episodes=12, iterations=4, fits=2, imagined=2, model_free=0, visits=0, fields={"horizon": 30.0}
+            "gridworld", episodes=12, fit_iterations=4, ensemble_size=2, imagined=2, model_free_episodes=0, schedule_episodes=0, env_fields={"horizon": 30.0}
         ),
         found,
     )
@@ -100,16 +100,16 @@ def test_a_run_chooses_its_own_visits(typed, folder):
 def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
     place = tmp_path / "run"
     shutil.copytree(folder, place, ignore=shutil.ignore_patterns("schedule"))
-    config = ScheduleConfig(imagined=2, taus=(3.0, 7.0))
+    config = ScheduleConfig(imagined_episodes=2, candidates=(3.0, 7.0))
 
     def weights(config: ScheduleConfig = config) -> np.ndarray:
         return np.asarray(learned_policy(read_run(place), config).q.weights[0])
 
     zero = weights()
     written = (place / "schedule" / "policy.json").read_text()
-    np.testing.assert_array_equal(weights(dataclasses.replace(config, seed=5, learning_seed=0)), zero)
+    np.testing.assert_array_equal(weights(dataclasses.replace(config, test_seed=5, seed=0)), zero)
     assert (place / "schedule" / "policy.json").read_text() == written, "reused: only the test episodes are others"
-    one = weights(dataclasses.replace(config, learning_seed=1))
+    one = weights(dataclasses.replace(config, seed=1))
     assert np.abs(one - zero).max() > 1e-3, "another seed is learned anew"
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**config, "seed": 1}))
@@ -158,8 +158,8 @@ def test_no_run(typed, tmp_path):
 
 @pytest.mark.slow
 def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
-    fixed = ScheduleStudy("gridworld", "fixed", 2, taus=(0.0, 7.0), dqn=SMALL, seeds=2, every=50, test_episodes=3)
-    chosen = dataclasses.replace(fixed, by="truth", taus=(), prices=(0.0, 1.0))
+    fixed = ScheduleStudy("gridworld", "fixed", 2, intervals=(0.0, 7.0), dqn=SMALL, seeds=2, validate_every=50, test_episodes=3)
+    chosen = dataclasses.replace(fixed, chooser="truth", intervals=(), prices=(0.0, 1.0))
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
         figures = run_schedule_study(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
@@ -233,7 +233,7 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     place = tmp_path / "run"
     small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
     run_pipeline(
-        RunConfig("gridworld", episodes=10, rounds=1, each=2, visits=2, revisits=1, candidates=(1.0, 3.0), **small),
+        RunConfig("gridworld", episodes=10, rounds=1, episodes_per_round=2, schedule_episodes=2, schedule_refits=1, candidates=(1.0, 3.0), **small),
         place,
     )
     made = json.loads((place / "record.json").read_text())["figures"]["visits"]

@@ -28,8 +28,8 @@ from kairode.training.loop import FitProgress, train
 from kairode.training.model_files import load_models, save_models
 from kairode.training.step import init_fit_state, run_iterations
 
-SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
-QUICK = TrainingConfig(iterations=12, batch=4, every=4)
+SMALL = ModelConfig(latent_size=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+QUICK = TrainingConfig(iterations=12, batch_size=4, validate_every=4)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
 @pytest.mark.slow
 def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
     """A learning rate that ruins everything: the best look was an early one, and fitting stops after two more."""
-    wild = dataclasses.replace(QUICK, iterations=400, every=4, learning_rate=1.0, patience=2)
+    wild = dataclasses.replace(QUICK, iterations=400, validate_every=4, learning_rate=1.0, patience=2)
     seen: list[FitProgress] = []
     fitted = train(stacked("rnn", data.spec, 2), wild, data, data, seeds=[0, 1], callback=seen.append)
     assert max(fitted.iterations) < 400
@@ -226,10 +226,10 @@ UNSEEN = {"twice as long": (3.0,), "half as long": (0.25,), "between": (0.6, 0.8
 def recovered() -> dict[str, dict[str, float]]:
     """Test errors of four models, on intervals of training and on others."""
     train_data, valid = oscillator(300, (0.5, 1.0, 1.5), 0), oscillator(50, (0.5, 1.0, 1.5), 1)
-    settings = TrainingConfig(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, every=1000)
+    settings = TrainingConfig(iterations=4000, learning_rate=3e-3, cooldown=0.5, weight_decay=0.0, validate_every=1000)
     settings = dataclasses.replace(settings, weights=LossWeights(timer=0.0))
     # Four steps: with two, an interval of 3 s takes steps of 1.5 s, whose own error adds much to the field's.
-    sizes = ModelConfig(latent=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
+    sizes = ModelConfig(latent_size=8, encoder_hidden=10, field_hidden=16, timer="none", solver="rk4:4")
     found = {}
     for name in ("latent-ode", "rnn", "dt-rnn", "decay-rnn"):
         [model] = train(stacked(name, LINEAR, 1, sizes), settings, train_data, valid, seeds=[0]).models

@@ -16,7 +16,7 @@ from kairode.models.zoo import MODELS, build
 from kairode.training.batches import batch_numbers, pad, pieces
 from kairode.training.losses import objective, state_error
 
-SMALL = ModelConfig(latent=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
+SMALL = ModelConfig(latent_size=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 
 
 @pytest.fixture(scope="module")
