@@ -14,6 +14,7 @@ from kairode.agents.actor_policy import ActorPolicy, actions
 from kairode.agents.dqn import ReplayTransition
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.config.agents import ActorCriticConfig
+from kairode.config.algorithms import MPCConfig
 from kairode.data.policy import Policy
 from kairode.data.replay import Replay, add, sample
 from kairode.data.rows import unpack_row

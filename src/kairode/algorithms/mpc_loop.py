@@ -19,7 +19,7 @@ from kairode.agents.actor_policy import controls
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_agent import FinishedEpisode, LearnerState, compile_mpc, make_policy
 from kairode.algorithms.mpc_data import split_rows
-from kairode.config.algorithms import MODEL_FREE
+from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
 from kairode.data.replay import add, empty
