@@ -17,7 +17,7 @@ LEAST_SECONDS = "0"
 """Programs that compile faster would be compiled again by every process; small ones are many, so all are kept."""
 
 
-def prepare() -> None:
+def prepare_process() -> None:
     """Keep compiled programs on disk, silence what is no news, let long commands free compiled programs."""
     keep_compiled_programs()
     silence()
@@ -34,10 +34,10 @@ def keep_compiled_programs() -> None:
 def cache_folder() -> Path:
     """The folder that compiled programs are kept in."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "kairode" / f"jax-{hashlib.sha256(processor().encode()).hexdigest()[:12]}"
+    return cache / "kairode" / f"jax-{hashlib.sha256(processor_features().encode()).hexdigest()[:12]}"
 
 
-def processor() -> str:
+def processor_features() -> str:
     """What tells kinds of processors apart: a program compiled for one may crash on another."""
     info = Path("/proc/cpuinfo")
     if not info.exists():

@@ -118,10 +118,12 @@ def explore(
 
 def value(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "*b"]:
     """Q(s, a): the least that a critic says."""
-    return each(critics, features, action).min(0)
+    return critic_values(critics, features, action).min(0)
 
 
-def each(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "n *b"]:
+def critic_values(
+    critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]
+) -> Float[Array, "n *b"]:
     """Q(s, a) of every critic."""
     return jax.vmap(lambda critic: critic(features, action))(critics)
 
@@ -143,7 +145,7 @@ def next_values(
 
 def critic_loss(critics: Critic, batch: ReplayTransition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
     """Mean squared TD error, summed over the critics."""
-    errors = each(critics, batch.features, batch.action) - wanted[None]
+    errors = critic_values(critics, batch.features, batch.action) - wanted[None]
     return (errors**2).mean(1).sum()
 
 
@@ -161,7 +163,7 @@ def actor_loss(
         action, density = drawn(actor, batch.features, key=key)
         return (temperature * density - value(critics, batch.features, action)).mean(), density.mean()
     action = greedy(settings, actor, batch.features)
-    return -each(critics, batch.features, action)[0].mean(), jnp.zeros(())
+    return -critic_values(critics, batch.features, action)[0].mean(), jnp.zeros(())
 
 
 def update_actor_critic(

@@ -25,6 +25,7 @@ from kairode.agents.train_step import TrainingBatch, TrainState, init_train_stat
 from kairode.algorithms.fit import new_models
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import DynaConfig, FitConfig
+from kairode.config.options import field_names, with_options
 from kairode.config.presets import dyna_preset, fit_preset
 from kairode.data import Trajectory, collect, read, write
 from kairode.data.describe import spec_to_dict
@@ -33,7 +34,7 @@ from kairode.envs import make
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.schedule import Own
 from kairode.envs.zoo import own_fields
-from kairode.errors import KairodeError, Stopped, unknown
+from kairode.errors import KairodeError, Stopped
 from kairode.files import load_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
@@ -126,12 +127,9 @@ def train_dyna(
         raise KairodeError(f"a system in JAX is needed, such as kairode.make('hiv'), got a {type(env).__name__}.")
     if folder == "":
         raise KairodeError("folder is empty: leave it out, or name one.")
-    fixed = ("env", "seed", "setting", "env_fields")
-    known = [field.name for field in dataclasses.fields(DynaConfig) if field.name not in fixed]
-    for name in options:
-        if name not in known:
-            raise unknown("option", name, known, where="of kairode.train_dyna")
-    config = dyna_preset(env.task.spec.name, rounds=rounds, seed=seed, env_fields=own_fields(env), **options)
+    preset = dyna_preset(env.task.spec.name, rounds=rounds, seed=seed, env_fields=own_fields(env))
+    own = field_names(DynaConfig, but=("env", "seed", "setting", "env_fields"))
+    config = with_options(preset, options, where="kairode.train_dyna", own=own)
     return run_rounds(config, env, folder=None if folder is None else Path(folder), callback=callback)
 
 
@@ -143,7 +141,7 @@ def run_rounds(
         raise KairodeError(
             f"Dyna rounds are for named actions; those of '{env.task.spec.name}' are controls: use kairode.train_mpc."
         )
-    session = Session(folder, identity(config, env))
+    session = Session(folder, dyna_identity(config, env))
     state = read_state(config, env, folder) if folder is not None and session.resumable else None
     figures: list[dict[str, Any]] = [] if state is None else _earlier_figures(session, folder)[: state.number + 1]
     with session:
@@ -172,7 +170,7 @@ def _sentence(found: DynaRound) -> str:
     )
 
 
-def identity(config: DynaConfig, env: Environment) -> dict[str, Any]:
+def dyna_identity(config: DynaConfig, env: Environment) -> dict[str, Any]:
     """What tells one run from another."""
     fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
     return {"config": fields, "system": _plain_spec(env)}

@@ -12,12 +12,12 @@ import numpy as np
 
 from kairode.callbacks import Callback, Progress, counter, no_callback
 from kairode.config.algorithms import FitConfig
-from kairode.config.models import ModelConfig, check_model
+from kairode.config.models import check_model
+from kairode.config.options import field_names, with_options
 from kairode.config.presets import fit_preset
-from kairode.config.training import LossWeights, TrainingConfig
 from kairode.data import Trajectory, collect, read
 from kairode.envs import make
-from kairode.errors import KairodeError, unknown
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.zoo import build
@@ -26,8 +26,6 @@ from kairode.stats import mean, std
 from kairode.training.evaluate_model import IntervalCheck, check_solver, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
-
-PARTS: dict[str, type] = {"sizes": ModelConfig, "training": TrainingConfig}
 
 
 class Splits(NamedTuple):
@@ -77,7 +75,13 @@ def fit(
     data = rescale_ticks(data)
     valid = dataclasses.replace(valid, spec=data.spec)
     preset = fit_preset(data.spec.name, model=check_model(model), seeds=seeds or 1, seed=seed)
-    config = dataclasses.replace(with_options(preset, options), digest=digest(data, valid))
+    if isinstance(options.get("weights"), dict):
+        weights = preset.training.weights
+        options["weights"] = with_options(
+            weights, options["weights"], where="weights of kairode.fit", own=field_names(weights)
+        )
+    config = with_options(preset, options, where="kairode.fit", parts=("sizes", "training"))
+    config = dataclasses.replace(config, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
     result = fit_models(config, data, valid, folder=place, callback=callback)
     if place is not None:
@@ -85,31 +89,9 @@ def fit(
     return result.models if seeds is not None else result.models[0]
 
 
-def identity(config: FitConfig) -> dict[str, Any]:
+def fit_identity(config: FitConfig) -> dict[str, Any]:
     """What tells one fit from another."""
     return {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
-
-
-def with_options(config: FitConfig, options: dict[str, Any]) -> FitConfig:
-    """A config with some fields of its model and training settings changed."""
-    homes = {field.name: part for part, cls in PARTS.items() for field in dataclasses.fields(cls)}
-    for name in options:
-        if name not in homes:
-            raise unknown("option", name, sorted(homes), where="of kairode.fit")
-    if isinstance(options.get("weights"), dict):
-        terms = [field.name for field in dataclasses.fields(LossWeights)]
-        for name in options["weights"]:
-            if name not in terms:
-                raise unknown("weight", name, terms, where="of kairode.fit")
-        weights = dataclasses.replace(config.training.weights, **options["weights"])
-        options = {**options, "weights": weights}
-    changed = {
-        part: dataclasses.replace(
-            getattr(config, part), **{name: value for name, value in options.items() if homes[name] == part}
-        )
-        for part in PARTS
-    }
-    return dataclasses.replace(config, **changed)
 
 
 def check_fit(config: FitConfig) -> FitConfig:
@@ -196,7 +178,7 @@ def fit_models(
         valid,
         seeds=model_seeds(config),
         folder=folder,
-        identity=identity(config),
+        identity=fit_identity(config),
         callback=callback,
     )
 

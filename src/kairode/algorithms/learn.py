@@ -19,6 +19,7 @@ from kairode.algorithms.fit import digest
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
+from kairode.config.options import field_names, with_options
 from kairode.config.presets import learn_preset
 from kairode.data import Trajectory
 from kairode.envs import make
@@ -26,7 +27,7 @@ from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
-from kairode.errors import KairodeError, unknown
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.interpolate import interpolated
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
@@ -89,7 +90,10 @@ def learn(
     task = _check_task(env, data)
     rollouts = models is not None and data is not None and not latent_policy
     preset = learn_preset(task.spec.name, rollouts=rollouts, model_free=models is None)
-    config = with_options(preset, {**options, **({} if episodes is None else {"episodes": episodes})})
+    if episodes is not None:
+        options["episodes"] = episodes
+    own = field_names(LearnConfig, but=("dqn",))
+    config = with_options(preset, options, where="kairode.learn", own=own, parts=("dqn",))
     found = learn_policy(
         models,
         env,
@@ -104,17 +108,6 @@ def learn(
         callback=callback,
     )
     return found.policy
-
-
-def with_options(config: LearnConfig, options: dict[str, Any]) -> LearnConfig:
-    """A config with some of its fields, or of its DQN's, changed."""
-    dqn = {field.name for field in dataclasses.fields(DQNConfig)}
-    own = {field.name for field in dataclasses.fields(LearnConfig)} - {"dqn"}
-    for name in options:
-        if name not in dqn | own:
-            raise unknown("option", name, sorted(dqn | own), where="of kairode.learn")
-    changed = dataclasses.replace(config.dqn, **{name: value for name, value in options.items() if name in dqn})
-    return dataclasses.replace(config, dqn=changed, **{k: v for k, v in options.items() if k in own})
 
 
 def learn_policy(
@@ -161,7 +154,7 @@ def learn_policy(
         config.episodes,
         [seed],
         initial_state=initial_state,
-        identity=identity(config, given, members, data, accrue),
+        identity=learn_identity(config, given, members, data, accrue),
         validate=_validator(batch, task.spec, settings, validation_env, monitor, timing),
         validate_every=config.validate_every,
         folder=folder,
@@ -232,7 +225,7 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
     return options
 
 
-def identity(
+def learn_identity(
     config: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
 ) -> dict[str, Any]:
     """What tells one training from another."""

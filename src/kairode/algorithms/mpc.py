@@ -13,6 +13,7 @@ from kairode.algorithms.mpc_agent import FinishedEpisode
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import MODEL_FREE, MPCConfig
+from kairode.config.options import field_names, with_options
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import mpc_preset
 from kairode.data.describe import spec_to_dict
@@ -21,7 +22,7 @@ from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.envs.zoo import own_fields
-from kairode.errors import KairodeError, unknown
+from kairode.errors import KairodeError
 from kairode.files import atomic_write
 from kairode.seeds import Purpose, derive_many
 from kairode.training.session import Session
@@ -60,7 +61,7 @@ def train_mpc(
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"a system is needed, such as kairode.make('pendulum'), got a {type(env).__name__}.")
     spec = env.task.spec
-    config = with_options(mpc_preset(spec.name, model, agent, seed=seed), options)
+    config = with_plan(mpc_preset(spec.name, model, agent, seed=seed), options)
     config = dataclasses.replace(config, env_fields=own_fields(env))
     if decisions is not None:
         config = dataclasses.replace(config, decisions=decisions)
@@ -70,29 +71,19 @@ def train_mpc(
         return training.policies()[0]
 
 
-def with_options(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
-    """A config with some of its fields, or of its plan's, changed."""
-    plan = {field.name for field in dataclasses.fields(PlanConfig)}
-    own = {field.name for field in dataclasses.fields(MPCConfig)} - {
-        "env",
-        "model",
-        "agent",
-        "plan",
-        "seed",
-        "env_fields",
-    }
+def with_plan(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
+    """A config with some of its fields, or of its plan's, changed; fewer candidates have fewer elites."""
+    plan = field_names(PlanConfig)
+    if "candidates" in options and "elites" not in options:
+        options = {**options, "elites": max(1, min(config.plan.elites, options["candidates"] // 20))}
+    if "solver" in options:
+        config = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver=options["solver"]))
     for name in options:
-        if name not in plan | own | {"solver"}:
-            raise unknown("option", name, sorted(plan | own | {"solver"}), where="of kairode.train_mpc")
-    changes = {name: value for name, value in options.items() if name in plan}
-    if "candidates" in changes and "elites" not in changes:
-        changes["elites"] = max(1, min(config.plan.elites, changes["candidates"] // 20))
-    sizes = dataclasses.replace(config.sizes, solver=options["solver"]) if "solver" in options else config.sizes
-    others = {name: value for name, value in options.items() if name in own}
-    changed = dataclasses.replace(config, plan=dataclasses.replace(config.plan, **changes), sizes=sizes, **others)
-    for name in (*changes, *(["solver"] if "solver" in options else [])):
-        _check_effect(changed, name)
-    return changed
+        if name in (*plan, "solver"):
+            _check_effect(config, name)
+    own = field_names(MPCConfig, but=("env", "model", "agent", "plan", "seed", "env_fields"))
+    others = {name: value for name, value in options.items() if name != "solver"}
+    return with_options(config, others, where="kairode.train_mpc", own=own, parts=("plan",))
 
 
 def check_mpc(config: MPCConfig, spec: Spec) -> MPCConfig:

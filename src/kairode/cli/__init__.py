@@ -13,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from kairode._process import prepare
+from kairode._process import prepare_process
 from kairode._version import __version__
 from kairode.cli.bench import bench_command
 from kairode.cli.data import collect_command, envs_command
@@ -64,7 +64,7 @@ def overview() -> str:
 
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
-    prepare()
+    prepare_process()
     if sys.argv[1:2] == ["--version"]:
         print(f"kairode {__version__}")
         return

@@ -22,7 +22,7 @@ def command_of(config: Any, folder: Path | str | None = None) -> str:
     return command_text([*words, *([] if folder is None else ["--out", str(folder)])])
 
 
-def schedule_command(config: ScheduleConfig, run: Path | str) -> str:
+def command_of_schedule(config: ScheduleConfig, run: Path | str) -> str:
     """Of a choice of decision times in the folder of a run."""
     return command_text(command_line(("kairode", "schedule", str(run)), config, ScheduleConfig()))
 

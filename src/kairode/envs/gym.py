@@ -179,12 +179,12 @@ class SemiMarkovEnv(gymnasium.Env):
         """The present state as an RGB array, if made with `render_mode="rgb_array"`."""
         if self.render_mode is None:
             return None
-        from kairode.envs.render import picture
+        from kairode.envs.render import render_history
 
         vector_env = self.instances.vector_env
         if isinstance(vector_env, HostVectorEnv):
             return vector_env.simulations[0].render()
-        return picture(self.instances.env, self.history)
+        return render_history(self.instances.env, self.history)
 
     def close(self) -> None:
         """Release the resources of the instance."""

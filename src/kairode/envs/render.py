@@ -20,7 +20,7 @@ History = list[dict[str, Any]]
 INK, MUTED, ACCENT, GOOD = "#1f2933", "#9aa5b1", "#d64545", "#2f855a"
 
 
-def picture(env: Environment, history: History) -> np.ndarray:
+def render_history(env: Environment, history: History) -> np.ndarray:
     """The state an episode has reached, as an RGB array."""
     drawing = DRAWINGS[type(env)]
     figure = Figure(figsize=(6.4, 4.8), dpi=100, layout="constrained")

@@ -3,7 +3,7 @@
 from kairode.config.models import ModelConfig
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import Adaptive, FixedSteps, Solver
-from kairode.models.predict import predict, rollout
+from kairode.models.predict import predict, predict_with_states
 from kairode.models.zoo import MODELS, build
 
 __all__ = [
@@ -16,5 +16,5 @@ __all__ = [
     "Solver",
     "build",
     "predict",
-    "rollout",
+    "predict_with_states",
 ]

@@ -154,7 +154,7 @@ def _rollout(model: DynamicsModel, episodes: Episodes, key: Any, shown: bool) ->
     return course.obs, course.after
 
 
-def rollout(
+def predict_with_states(
     model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
 ) -> tuple[Float[np.ndarray, "*n T d"], Float[np.ndarray, "*n T z"]]:
     """Predicted observations and latent states 1 .. T of one or many episodes; see `predict`."""
@@ -174,7 +174,7 @@ def predict(
     By default from the first observation alone, the model's own predictions fed back. With `shown` it is shown the
     truth at every decision, so that each prediction looks one interval ahead.
     """
-    return rollout(model, trajectory, shown=shown, seed=seed)[0]
+    return predict_with_states(model, trajectory, shown=shown, seed=seed)[0]
 
 
 def _inputs(episodes: Episodes) -> Float[Array, "T i n"]:

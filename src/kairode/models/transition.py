@@ -68,7 +68,7 @@ class Gated(Transition):
 
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
         """The same state at all times."""
-        return each(self, z, x, taus)
+        return move_to_each(self, z, x, taus)
 
 
 class GatedWithInterval(Transition):
@@ -91,7 +91,7 @@ class GatedWithInterval(Transition):
 
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
         """One move for each time."""
-        return each(self, z, x, taus)
+        return move_to_each(self, z, x, taus)
 
 
 class DecayGated(Transition):
@@ -116,7 +116,7 @@ class DecayGated(Transition):
 
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
         """One move for each time."""
-        return each(self, z, x, taus)
+        return move_to_each(self, z, x, taus)
 
 
 class FlowGated(FlowTransition):
@@ -190,6 +190,8 @@ class LinearFlow(FlowTransition):
         return self.solver.path(self.field, self.entry(z, self.drive(x)), taus)
 
 
-def each(transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
+def move_to_each(
+    transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]
+) -> Float[Array, "k z *lanes"]:
     """One move for each time, side by side."""
     return jax.vmap(lambda tau: transition.move(z, transition.inputs(x, tau), tau))(taus)

@@ -21,7 +21,7 @@ HELD, BUSY, GO = b"held\n", b"busy\n", b"go\n"
 def run_child() -> None:
     """Follow the parent, take the cores and the lock, become the program."""
     parent, cores, lock, log, *words = sys.argv[1:]
-    follow(int(parent))
+    end_with_parent(int(parent))
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
@@ -41,7 +41,7 @@ def run_child() -> None:
     os.execv(words[0], words)
 
 
-def follow(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """End softly when the parent does, on Linux; at once if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -136,7 +136,7 @@ def run_schedule_study(
         return run_once(study, env, runs, folder)
     batches = [build_room(study, env, runs)]
     seeds = derive_many(0, Purpose.AGENT, study.seeds) * len(study.labels)
-    validate = make_validator(study, env, batches[0])
+    validate = schedule_validator(study, env, batches[0])
     initial_state = None
     if study.start:
         policies = learned_before(folder.parent / study.start, study.seeds) * len(study.labels)
@@ -250,7 +250,7 @@ def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> Q
     return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
 
 
-def make_validator(
+def schedule_validator(
     study: ScheduleStudy, env: Environment, batch: TrainingBatch
 ) -> Callable[[ReLUNetwork], dict[str, Any]]:
     """What a look finds: the return on the real system."""

@@ -96,7 +96,7 @@ def run_study(
     numbers = derive_many(study.agents_from, Purpose.AGENT, study.seeds)
     seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
     limit = env.task.spec.longest(_least(study, env))
-    validate = make_validator(study, env, batches, validation_envs, limit)
+    validate = study_validator(study, env, batches, validation_envs, limit)
     initial_state = None
     if study.real_transitions and study.models != (ORACLE,):
         initial_state = _with_experience(study, env, init_train_state(batches, study.dqn, study.episodes, seeds))
@@ -202,7 +202,7 @@ def _by_room(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -
     return found
 
 
-def make_validator(
+def study_validator(
     study: Study, env: Environment, batches: list[TrainingBatch], validation_envs: list[ModelEnv | None], limit: int
 ) -> Validator:
     """What a look finds: the return on the real system, and what the judges say."""

@@ -21,7 +21,7 @@ from rich.progress import Task as RichTask
 from rich.table import Column
 from rich.text import Text
 
-from kairode.callbacks import Callback, Progress
+from kairode.callbacks import Progress
 
 PERIOD = 60.0
 """Seconds between two lines within a stage."""
@@ -359,16 +359,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def counter(stage: str, total: int | None, show: Callback) -> Callable[[int], None]:
-    """For loops that tell how many steps were added since the last time: a function of that number."""
-    done, started = 0, time.monotonic()
-    show(Progress(stage, 0, total, {}, 0.0))
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        show(Progress(stage, done, total, {}, time.monotonic() - started))
-
-    return add

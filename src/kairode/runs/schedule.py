@@ -31,7 +31,7 @@ from kairode.algorithms.schedule import (
 )
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import DynaConfig, RunConfig, ScheduleConfig
-from kairode.config.commands import schedule_command
+from kairode.config.commands import command_of_schedule
 from kairode.config.planning import TOLERANCE
 from kairode.config.presets import run_preset
 from kairode.config.serialize import from_dict
@@ -131,7 +131,7 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
     check_schedule_config(config, system.env.task.spec)
     check_course(system.env)
     check_refits(system.dyna, config.refits)
-    command = schedule_command(config, system.folder)
+    command = command_of_schedule(config, system.folder)
     try:
         policy = learned_policy(system, config, callback)
         system = refit_at_chosen_times(system, policy, config, callback)

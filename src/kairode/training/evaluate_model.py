@@ -115,7 +115,7 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
         time_edges=edges.tolist(),
         by_time=means,
         timer_hits=_timer_hits(model, episodes, seed),
-        intervals=check_intervals(model, test, seed=seed),
+        intervals=compare_intervals(model, test, seed=seed),
     )
 
 
@@ -157,7 +157,7 @@ def _solver_advice(model: DynamicsModel) -> str:
     return " Fit it longer or with a smaller learning rate."
 
 
-def check_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> IntervalCheck | None:
+def compare_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> IntervalCheck | None:
     """The timer's intervals beside the data's; None for models without a timer."""
     if isinstance(model.timer, NoTimer):
         return None
