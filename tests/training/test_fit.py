@@ -23,7 +23,7 @@ from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
 from kairode.models.zoo import build
 from kairode.training import checkpoint, loop
-from kairode.training.evaluate_model import check_intervals, check_solver, evaluate_model
+from kairode.training.evaluate_model import compare_intervals, check_solver, evaluate_model
 from kairode.training.loop import FitProgress, train
 from kairode.training.model_files import load_models, save_models
 from kairode.training.step import init_fit_state, run_iterations
@@ -323,7 +323,7 @@ def test_the_distance_that_chance_makes() -> None:
     model = build("rnn", data.spec, dataclasses.replace(SMALL, timer="classes"), key=jax.random.key(0))
     last = Linear(jnp.zeros((11, 5)), jnp.zeros(11))
     model = eqx.tree_at(lambda m: m.timer.net.layers[-1], model, last)
-    found = [check_intervals(model, data, seed=seed) for seed in range(10)]
+    found = [compare_intervals(model, data, seed=seed) for seed in range(10)]
     drawn, chance = (np.mean([getattr(check, name) for check in found]) for name in ("drawn", "chance"))
     assert drawn == pytest.approx(chance, rel=0.35)
     assert not any(check.far for check in found)

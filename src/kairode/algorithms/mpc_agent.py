@@ -90,7 +90,7 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
 
         def update(learner: LearnerState, key: Any) -> tuple[LearnerState, None]:
             draw_key, update_key = jax.random.split(key)
-            batch = transitions(spec, settings, normalizer, sample(learner.replay, settings.batch, key=draw_key))
+            batch = transitions(spec, settings, normalizer, sample(learner.replay, settings.batch_size, key=draw_key))
             agent, sane = update_actor_critic(learner.agent, settings, batch, key=update_key)
             return dataclasses.replace(learner, agent=agent, skipped=learner.skipped + ~sane), None
 

@@ -123,9 +123,14 @@ def _mpc(config: dict[str, Any]) -> dict[str, Any]:
 def _run(config: dict[str, Any]) -> dict[str, Any]:
     imagined = config.pop("imagined", None)
     found = {"tolerance": 0.0, **_renamed(config, RUN)}  # before it was a field, the best interval was taken
-    modes = {name: found.get(name) for name in ("rounds", "schedule")}
-    flags = {name: bool(found.get(name)) for name in ("latent_policy", "paper")}
-    learn = to_dict(run_preset(found["env"], **modes, **flags).learn)
+    preset = run_preset(
+        found["env"],
+        rounds=found.get("rounds"),
+        schedule=found.get("schedule"),
+        latent_policy=bool(found.get("latent_policy")),
+        paper=bool(found.get("paper")),
+    )
+    learn = to_dict(preset.learn)
     learn |= {"sample_intervals": False} | ({} if imagined is None else {"episodes": imagined})
     return {**found, "learn": learn}
 
