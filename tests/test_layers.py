@@ -29,7 +29,6 @@ GROUND = {
     "callbacks",
     "errors",
     "files",
-    "records_migration",
     "result",
     "seeds",
     "stats",

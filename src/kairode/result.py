@@ -9,6 +9,7 @@ A task is evaluated by one of the four, its objective.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -40,7 +41,10 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: ArrayLike) -> "Spread":
-        """Of one value for each episode, or for each seed."""
+        """Of one value for each episode, or for each seed; unknown where one of them is not finite."""
+        values = np.asarray(values, np.float64)
+        if not np.isfinite(values).all():
+            return cls()
         return cls(std(values), iqm(values), *bootstrap_interval(values))
 
 
@@ -61,18 +65,25 @@ class Result:
     terminated: Figure
     """Share of the episodes that the process ended (a goal reached, a fall)."""
     measures: Mapping[str, Figure]
-    """What the task measures besides, as shares of the time: {"healthy": 0.34}."""
+    """Share of the time with each condition of `Task.measures`: {"healthy": 0.34}."""
     episodes: int | None
     """Of each policy; None where it is not known."""
+    episode_scores: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
+    """The objective of each episode; a record does not keep it."""
 
     def __post_init__(self) -> None:
         if unknown := ({self.objective, *self.returns} - set(RETURNS)):
             raise KairodeError(f"there is no return '{min(unknown)}': choose from {', '.join(RETURNS)}.")
 
     @property
-    def value(self) -> Figure:
-        """The objective's."""
-        return self.returns.get(self.objective)
+    def score(self) -> float:
+        """The mean of the objective over the episodes, and over seeds where there are several."""
+        return _mean(self.returns.get(self.objective))
+
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """A 95 % bootstrap interval of the score."""
+        return self.spread.low, self.spread.high
 
     def figures(self) -> dict[str, Any]:
         """For a record."""
@@ -99,7 +110,7 @@ class Result:
 
     def __str__(self) -> str:
         """One sentence without its full stop; of several seeds the means over them."""
-        parts = [f"{self.objective.replace('_', ' ')} {short_number(_mean(self.value))}"]
+        parts = [f"{self.objective.replace('_', ' ')} {short_number(self.score)}"]
         if self.spread.low is not None and self.spread.high is not None:
             parts[0] += f" (95 % CI {short_number(self.spread.low)} to {short_number(self.spread.high)})"
         parts += [f"{self.episodes} episode{'s' * (self.episodes != 1)}"] if self.episodes is not None else []
@@ -108,6 +119,23 @@ class Result:
         if self.terminated is not None and _mean(self.terminated):
             parts.append(f"{100 * _mean(self.terminated):.0f} % terminated")
         return ", ".join(parts)
+
+
+def objective_of(figures: Mapping[str, Any]) -> Any:
+    """The value of the objective in the figures of a record: a number, or a list with one for each seed."""
+    return figures[figures["objective"]]
+
+
+def rounded(value: Any, digits: int = 5) -> Any:
+    """Numbers to some digits, in lists and dicts too; None where one is not finite."""
+    if isinstance(value, Mapping):
+        return {name: rounded(item, digits) for name, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [rounded(item, digits) for item in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    number = float(value)
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else None
 
 
 def _mean(figure: Figure) -> float:

@@ -76,7 +76,7 @@ def test_returns_of_practice(learned: tuple[list[TrainingBatch], TrainResult]) -
 
 def test_without_memory_it_is_chance(learned: tuple[list[TrainingBatch], TrainResult]) -> None:
     batches, done = learned
-    assert abs(evaluate(Cue(), done.policies(batches, epsilon=0.0)[-1], episodes=400).mean) < 0.2
+    assert abs(evaluate(Cue(), done.policies(batches, epsilon=0.0)[-1], episodes=400).score) < 0.2
 
 
 @pytest.mark.slow
@@ -85,4 +85,4 @@ def test_memory_solves_what_needs_memory() -> None:
     model = build("rnn", Cue().task.spec, ModelConfig(latent_size=8, timer="none"), key=jax.random.key(0))
     batches = [TrainingBatch(Cue(), Own(), LatentEncoder(abreast(model)), 1)]
     [policy] = train_agents(batches, SETTINGS, 1000, [0]).policies(batches, epsilon=0.0)
-    assert evaluate(Cue(), policy, episodes=400).mean == 1.0
+    assert evaluate(Cue(), policy, episodes=400).score == 1.0

@@ -31,7 +31,7 @@ def test_turns_on_a_system_of_ones_own(tmp_path) -> None:
     assert len(turns.data) == 12
     assert dict(turns.data.spec.settings)["horizon"] == 20
     assert len(turns.models) == 2
-    assert np.isfinite(kairode.evaluate(env, turns.policy, episodes=2).mean)
+    assert np.isfinite(kairode.evaluate(env, turns.policy, episodes=2).score)
 
     more = kairode.train_dyna(env, rounds=2, folder=tmp_path / "turns", **SMALL)
     assert more.rounds[:2] == turns.rounds, "it went on"

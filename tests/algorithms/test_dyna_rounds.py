@@ -36,7 +36,7 @@ def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, mon
     again = run_dyna(config, tmp_path / "other")
     assert again["figures"] == made["figures"]
     policy = kairode.load_policy(tmp_path / "run")
-    assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).mean)
+    assert np.isfinite(kairode.evaluate(kairode.make("gridworld"), policy, episodes=2).score)
 
 
 def test_joined_episodes_are_those_of_the_parts():

@@ -70,7 +70,7 @@ def test_accrued_returns_are_those_of_every_hour(env: Any) -> None:
         intervals = np.asarray(found.interval)[i, :n].astype(int).tolist()
         wanted.append(by_hour(float(found.observation[i, 0, 1]), doses, intervals)[0])
     accrued = kairode.evaluate(env, dosed, episodes=2, schedule=taus, accrue=True)
-    np.testing.assert_allclose(accrued.returns, wanted, rtol=1e-4)
+    np.testing.assert_allclose(accrued.episode_scores, wanted, rtol=1e-4)
 
 
 def test_the_course_of_an_episode_and_the_oracle_give_one_pill(env: Any) -> None:

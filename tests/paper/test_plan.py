@@ -296,7 +296,7 @@ def test_a_cell_and_a_study_of_the_quick_budget(typed, monkeypatch, tmp_path) ->
     assert code == 0, err
     made = json.loads((record.parents[1] / "policies" / "ours-gridworld-oracle.json").read_text())
     assert made["command"].endswith("--studies ours-gridworld-oracle --again --budget quick")
-    assert len(made["figures"]["cells"]["oracle"]["own"]["values"]) == 2
+    assert len(made["figures"]["cells"]["oracle"]["own"]["return"]) == 2
 
 
 def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None:

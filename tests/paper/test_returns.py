@@ -12,8 +12,13 @@ from kairode.paper import returns, studies
 from kairode.paper.published import RETURNS
 from kairode.paper.returns import REGULAR, STUDIES, TABLES, TRANSFER
 from kairode.paper.studies import ORACLE
+from kairode.result import Result, Spread
 from kairode.training.model_files import load_models, save_models
 from kairode.trees import one
+
+
+def figures(values):
+    return Result("return", {"return": values}, Spread.of(values), [1.0] * 5, [1.0] * 5, [0.0] * 5, {}, 100).figures()
 
 
 def recorded(folder, name, shift=0.0):
@@ -22,11 +27,11 @@ def recorded(folder, name, shift=0.0):
     cells = {}
     for i, model in enumerate(study.models):
         cells[model] = {
-            studies.key(tau): {"values": [shift + 100.0 * i + 10.0 * j + k for k in range(5)]}
+            studies.key(tau): figures([shift + 100.0 * i + 10.0 * j + k for k in range(5)])
             for j, tau in enumerate(study.schedules)
         }
     folder.mkdir(exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps({"figures": {"cells": cells, "curves": {}}}))
+    (folder / f"{name}.json").write_text(json.dumps({"format": 1, "figures": {"cells": cells, "curves": {}}}))
 
 
 def test_the_studies_cover_the_papers_tables():
@@ -52,7 +57,7 @@ def test_a_cell_comes_from_the_study_that_holds_it(tmp_path):
     assert found["gridworld"]["rnn"] is None
     # 0.2 is the second schedule: 10 more
     assert TABLES["table2b"](tmp_path, "paper")["acrobot"]["rnn"]["mean"] == 12.0
-    assert TABLES["table4"](tmp_path, "paper")["acrobot"]["1"]["rnn"]["values"] == [50.0, 51.0, 52.0, 53.0, 54.0]
+    assert TABLES["table4"](tmp_path, "paper")["acrobot"]["1"]["rnn"]["return"] == [50.0, 51.0, 52.0, 53.0, 54.0]
     assert found["acrobot"]["rnn"]["std"] == pytest.approx(np.std(range(5)))
 
 
@@ -94,9 +99,9 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     assert code == 0, err
     figures = json.loads((tmp_path / "policies" / "paper-gridworld-oracle.json").read_text())["figures"]
     cell = figures["cells"][ORACLE]["7"]
-    assert len(cell["values"]) == 2
+    assert len(cell["return"]) == 2
     assert cell["practice_episodes"] == [3, 3]
-    assert min(cell["values"]) >= -154.0  # 22 intervals of 7
+    assert min(cell["return"]) >= -154.0  # 22 intervals of 7
     assert np.shape(figures["values"][ORACLE]) == studies.GRID
     assert np.array(figures["curves"][ORACLE]["real"]).shape[1] == 2
 

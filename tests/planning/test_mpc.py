@@ -148,7 +148,7 @@ def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
     def earned(horizon, slope):
         settings = PlanConfig(candidates=200, horizon=horizon, noise=0.7, elites=10, iterations=4)
         policy = planner(env, settings, hand_made(slope), learning)
-        return kairode.evaluate(env, policy, episodes=1).mean
+        return kairode.evaluate(env, policy, episodes=1).score
 
     short, long, seeing = earned(5, 0.0), earned(50, 0.0), earned(5, 10.0)
     assert short < 1.0  # stays where it is

@@ -66,7 +66,7 @@ class Linear(Environment):
                 "second",
                 horizon=60.0,
                 discount=GAMMA,
-                judged_discounted=True,
+                discounted_objective=True,
             )
         )
 
@@ -275,7 +275,7 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
     latent = QPolicy(ReLUNetwork.new(5, 8, 8, key=KEY), sees, env.task.spec, 0.0, accrues=True)
     for options in ({}, {"price": 0.1}, {"budget": 5}):
         timed = optimize_schedule(models, latent, env, **options)
-        assert kairode.evaluate(env, latent, schedule=timed, episodes=2).returns.shape == (2,)
+        assert kairode.evaluate(env, latent, schedule=timed, episodes=2).episode_scores.shape == (2,)
 
 
 @pytest.mark.slow
@@ -284,8 +284,8 @@ def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", QP
     schedule = optimize_schedule(env, policy, env, price=0.003)
     found = kairode.evaluate(env, policy, schedule=schedule, episodes=8)
     accrued = kairode.evaluate(AccruedRewards.of(env, 10.0), policy, schedule=schedule, episodes=8, accrue=False)
-    np.testing.assert_allclose(found.returns, accrued.returns)
-    assert found.mean < 1.5 * kairode.evaluate(env, policy, schedule=schedule, episodes=8, accrue=False).mean
+    np.testing.assert_allclose(found.episode_scores, accrued.episode_scores)
+    assert found.score < 1.5 * kairode.evaluate(env, policy, schedule=schedule, episodes=8, accrue=False).score
     np.testing.assert_allclose(found.scores.time, 60.0)
     assert (found.scores.total < found.scores.discounted).all()  # costs, the later ones in full
 

@@ -10,6 +10,7 @@ from kairode.errors import KairodeError
 from kairode.report.compare import compare_runs, comparison_sentence, runs_table
 
 ROOT = Path(__file__).parents[2]
+ACCRUED = "discounted_accrued_return"
 
 
 @pytest.fixture
@@ -18,8 +19,9 @@ def runs(tmp_path) -> list[Path]:
     made = json.loads((ROOT / "results" / "run-hiv.json").read_text())
     other = copy.deepcopy(made)
     other["seed"] = other["config"]["seed"] = 1
-    other["figures"]["tests"]["imagination"]["return"] = made["figures"]["tests"]["imagination"]["return"] / 2
-    other["figures"]["tests"]["model-free"]["return"] = 1e12
+    tests = other["figures"]["tests"]
+    tests["imagination"]["discounted_return"] /= 2
+    tests["model-free"]["discounted_return"] = 1e12
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder, one in zip(folders, (made, other), strict=True):
         folder.mkdir()
@@ -30,15 +32,15 @@ def runs(tmp_path) -> list[Path]:
 def test_mean_spread_and_sentence(runs) -> None:
     made = compare_runs(runs)
     first = json.loads((runs[0] / "record.json").read_text())["figures"]
-    mine = first["tests"]["imagination"]["return"]
+    mine = first["tests"]["imagination"]["discounted_return"]
     assert made["config"]["seed"] == [0, 1]
     assert made["figures"]["mean"]["policy"] == pytest.approx(0.75 * mine)
     assert made["figures"]["std"]["policy"] == pytest.approx(0.25 * mine)
     one = made["figures"]["runs"][0]
     rows, usual = first["visits"]["rows"], first["visits"]["usual"]
-    assert (one["visits"], one["chosen"]) == (rows["price 0"]["visits"], rows["price 0"]["return"])
-    assert one["fixed"] == max(rows["every 1"]["return"], usual["every 1"]["return"])
-    rare = [row[name]["return"] for row in (rows, usual) for name in ("every 5", "every 6", "every 7")]
+    assert (one["visits"], one["chosen"]) == (rows["price 0"]["decisions"], rows["price 0"][ACCRUED])
+    assert one["fixed"] == max(rows["every 1"][ACCRUED], usual["every 1"][ACCRUED])
+    rare = [row[name][ACCRUED] for row in (rows, usual) for name in ("every 5", "every 6", "every 7")]
     assert one["as few"] == max(rare), "229 visits in 1000 days: every five days at most"
     assert [row.cells[0].text for row in runs_table(made).rows] == ["seed 0", "seed 1", "mean", "std"]
     assert comparison_sentence(made) == (

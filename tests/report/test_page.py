@@ -95,7 +95,7 @@ def test_the_page_says_what_the_record_says(pages):
     made = json.loads((ROOT / "results" / "run-hiv.json").read_text())
     text = pages["run"].read_text()
     test = made["figures"]["tests"]["imagination"]
-    for words in (f"{test['return']:.4g}", f"{test['return_low']:.3g}", made["command"], made["versions"]["jax"]):
+    for words in (f"{test['discounted_return']:.4g}", f"{test['low']:.3g}", made["command"], made["versions"]["jax"]):
         assert words in text
 
 

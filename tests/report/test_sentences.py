@@ -1,7 +1,5 @@
 """What a run says of its policy and its chosen times, on made-up records."""
 
-import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +7,18 @@ import pytest
 
 import kairode
 from kairode.data.describe import spec_to_dict
-from kairode.report.runs import print_run
+from kairode.report.runs import policy_table, print_run
 from kairode.report.summary import no_better_said, number, schedule_sentence, summary_sentences
+from kairode.result import Result, Spread
 from kairode.runs import labels
+from kairode.runs.record import read_record
 
 ROOT = Path(__file__).parents[2]
 
 
 def policy_row(kind: dict[str, Any], mean: float, spread: float = 1.0) -> dict[str, Any]:
-    row = {"return": mean, "return_low": mean - spread, "return_high": mean + spread, "decisions": 40.0}
-    return {**kind, **row, "healthy": None, "episodes": 100}
+    around = Spread(low=mean - spread, high=mean + spread)
+    return {**kind, **Result("return", {"return": mean}, around, 40.0, 40.0, 0.0, {}, 100).figures()}
 
 
 def made(mine: float, config: dict[str, Any] | None = None, env: str = "gridworld") -> dict[str, Any]:
@@ -75,15 +75,18 @@ def test_what_to_try_is_what_is_left_to_try() -> None:
     assert "another reward scale (scaled rewards are of the size of 2e+04" in str(no_better_said(large))
 
 
-def row(kind: dict[str, Any], mean: float, visits: float, spread: float = 0.5) -> dict[str, Any]:
-    values = {"return": mean, "plain": mean, "low": mean - spread, "high": mean + spread, "visits": visits}
-    return {**kind, **values, "time": 40.0, "healthy": None}
+def row(kind: dict[str, Any], mean: float, decisions: float, spread: float = 0.5) -> dict[str, Any]:
+    around = Spread(low=mean - spread, high=mean + spread)
+    return {
+        **kind,
+        **Result("accrued_return", {"accrued_return": mean}, around, decisions, 40.0, 0.0, {}, 20).figures(),
+    }
 
 
-def chosen(mean: float, visits: float, price: float = 0.0) -> dict[str, Any]:
+def chosen(mean: float, decisions: float, price: float = 0.0) -> dict[str, Any]:
     """Times chosen beside fixed intervals of 1 and 7 seconds: 40 decisions for -30.2, 8 for -30.4."""
     fixed = {"every 1": row(labels.fixed(1.0), -30.2, 40.0), "every 7": row(labels.fixed(7.0), -30.4, 8.0)}
-    mine = row(labels.chosen(price=price), mean, visits)
+    mine = row(labels.chosen(price=price), mean, decisions)
     return {"rows": {**fixed, labels.label(mine): mine}, "usual": fixed, "intervals": {labels.label(mine): {}}}
 
 
@@ -103,29 +106,27 @@ def test_what_chosen_times_gain() -> None:
 
 
 def test_the_published_run_says_what_it_did() -> None:
-    """Its rows have labels alone: they are read as data."""
-    old = json.loads((ROOT / "results" / "run-hiv.json").read_text())
-    new = labels.upgraded(old)
-    assert labels.upgraded(copy.deepcopy(new)) == new
-    assert summary_sentences(new)[-1] == (
+    new = read_record(ROOT / "results" / "run-hiv.json")
+    assert summary_sentences(new)[1:] == [
+        "The patient is healthy for 34 % of the time; under random actions for 0 %, under RTI+PI alone for 0 %.",
         "Model-chosen visit times (models of 50 real episodes): 218 visits in 1000 days, daily-accrued return 8.35e9 "
         "(every day 8.15e9 with 1000 visits; best fixed interval with as few visits 3.90e9, every 5 days). Gained: 782 "
         "fewer visits at the return of the best fixed interval and more return than at any fixed interval with as few "
-        "visits."
+        "visits.",
+    ]
+
+
+def test_measures_of_another_system() -> None:
+    found = made(-30.0)
+    found["figures"]["spec"] |= {"subject": "engine", "measures": [["warm", "Warm: above 80 degrees."]]}
+    for share, test in zip((0.5, 0.0, 0.25, 0.1), found["figures"]["tests"].values(), strict=True):
+        test["measures"] = {"warm": share}
+    assert summary_sentences(found)[1] == (
+        "The engine is warm for 50 % of the time; under random actions for 10 %, under right alone for 25 %."
     )
-
-
-@pytest.mark.parametrize("path", ["run-hiv", "schedule-hiv", "schedule-acrobot", "schedule-acrobot-oracle"])
-def test_older_rows_are_completed(path: str) -> None:
-    old = json.loads((ROOT / "results" / f"{path}.json").read_text())
-    new = labels.upgraded(old)["figures"]
-    tables = [new.get("tests", {})]
-    for part in (new, new.get("visits", {})):
-        tables += [part.get("rows", {}), part.get("usual", {})]
-    assert sum(map(len, tables)) > 8
-    for table in tables:
-        assert [labels.label(one) for one in table.values()] == list(table)
-    assert new.get("rows", new.get("visits", {}).get("rows"))["own"]["kind"] == "own"
+    table = policy_table(found)
+    assert table.headers[4] == "warm"
+    assert table.rows[0].cells[4].text == "50 %"
 
 
 def test_numbers() -> None:

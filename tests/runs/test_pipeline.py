@@ -18,8 +18,11 @@ from kairode.config.models import ModelConfig
 from kairode.data.describe import spec_to_dict
 from kairode.models.zoo import build
 from kairode.report.run_page import write_run_page
-from kairode.report.summary import policy_sentence, schedule_sentence
-from kairode.runs.findings import best_constant, on_the_system
+from kairode.report.summary import policy_sentence
+from kairode.result import Result, Spread
+from kairode.runs import labels
+from kairode.runs.findings import on_the_system
+from kairode.runs.labels import best_constant
 from kairode.runs.pipeline import StageTimer
 from kairode.runs.record import completed, plain
 from kairode.seeds import Purpose, derive
@@ -52,7 +55,7 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
     # what the command prints is what Python finds with the policy of the folder
     env = kairode.make("gridworld", horizon=30)
     policy = kairode.load_policy(folder)
-    assert kairode.evaluate(env, policy, episodes=10, schedule=5).mean == found["return"]
+    assert kairode.evaluate(env, policy, episodes=10, schedule=5).score == found["return"]
 
     # the same command again finds everything done and says so
     code, out, err = typed(*words)
@@ -74,9 +77,9 @@ def test_a_constant_policy_is_tested_as_itself():
     env = kairode.make("hiv", horizon=60)
     found = on_the_system(env, {}, 5.0, episodes=3)
     both = kairode.evaluate(env, lambda obs, key: 3, schedule=5, episodes=3)
-    assert found["always RTI+PI"]["return"] == pytest.approx(both.mean)
-    best = max(found[f"always {name}"]["return"] for name in env.task.spec.actions.names)
-    assert found[best_constant(found)]["return"] == best
+    assert found["always RTI+PI"]["discounted_return"] == pytest.approx(both.score)
+    best = max(found[f"always {name}"]["discounted_return"] for name in env.task.spec.actions.names)
+    assert found[best_constant(found)]["discounted_return"] == best
 
 
 def test_the_command_of_a_run_names_what_differs():
@@ -110,31 +113,24 @@ def test_what_cannot_be_is_refused_before_anything_is_written(typed, tmp_path, w
 
 
 def test_what_is_said_of_a_run_is_of_that_run():
+    def figures(mean: float, spread: float) -> dict:
+        around = Spread(low=mean - spread, high=mean + spread)
+        return Result("return", {"return": mean}, around, 6.0, 30.0, 0.0, {}, 100).figures()
+
     tests = {
-        "imagination": {"return": -40.0, "return_low": -42.0, "return_high": -38.0, "healthy": None, "episodes": 100},
-        "model-free": {"return": -34.0, "return_low": -35.0, "return_high": -33.0, "healthy": None, "episodes": 100},
-        "always up": {"return": -41.0, "return_low": -43.0, "return_high": -39.0, "healthy": None, "episodes": 100},
-        "random": {"return": -150.0, "return_low": -151.0, "return_high": -149.0, "healthy": None, "episodes": 100},
+        "imagination": {"kind": "imagination", **figures(-40.0, 2.0)},
+        "model-free": {"kind": "model-free", **figures(-34.0, 1.0)},
+        "always up": {**labels.constant("up"), **figures(-41.0, 2.0)},
+        "random": {"kind": "random", **figures(-150.0, 1.0)},
     }
     real = {"imagination": 20, "model-free": 50}
     spec = kairode.make("gridworld").task.spec
-    figures = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
-    said = policy_sentence({"figures": figures, "config": {"schedule": 5.0}})
+    found = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
+    said = policy_sentence({"figures": found, "config": {"schedule": 5.0}})
     assert "above random actions (-150)" in said
     assert "about level with the best constant policy, always up (-41)" in said
     assert "below the model-free policy of 50 real episodes (-34)" in said
     assert "at a decision every 5 seconds" in said
-
-    def row(plain: float, visits: float) -> dict:
-        return {"plain": plain, "low": plain - 0.5, "high": plain + 0.5, "visits": visits, "time": 30.0}
-
-    fixed = {"every 1": row(-30.0, 30.0), "every 2": row(-32.0, 15.0)}
-    rows = {**fixed, "every 2": row(-35.0, 15.0), "price 0.5": row(-31.0, 20.0)}
-    found = {"rows": rows, "usual": fixed, "intervals": {"price 0.5": {}}}
-    said = schedule_sentence(found, spec)
-    assert "at a price 0.5 takes 20 visits in 30 seconds and returns -31" in said
-    assert "above the run's policies at fixed intervals with as few visits (-32 at most, every 2 seconds)" in said
-    assert "at their best fixed interval (every second, 30 visits) they return -30" in said
 
 
 def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
@@ -180,7 +176,7 @@ def test_learning_from_python(tmp_path):
     data = kairode.collect(env, episodes=12, seed=0)
     models = [kairode.fit("latent-ode", data, seed=seed, iterations=2) for seed in range(3)]
     policy = kairode.learn(models, env.task, data=data, episodes=2, seed=0, every=20, hidden=(16, 16))
-    assert np.isfinite(kairode.evaluate(env, policy, episodes=5, schedule=[1, 3]).mean)
+    assert np.isfinite(kairode.evaluate(env, policy, episodes=5, schedule=[1, 3]).score)
     for wrong, words in (
         (lambda: kairode.learn(models, env, learning_rat=1), "learning_rate"),
         (lambda: kairode.learn(models, env.task, episodes=2), "starts=data"),

@@ -13,18 +13,19 @@ from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import RunConfig, ScheduleConfig
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
+from kairode.files import save_json
 from kairode.paper.schedule_study import (
     STUDIES,
     ScheduleStudy,
-    intervals_by_condition,
     run_schedule_study,
     schedule_study_record,
 )
 from kairode.report.schedule import gathered, said
+from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.load import read_run
+from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import _schedule_config, run_pipeline
-from kairode.runs.record import save
 from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
@@ -52,22 +53,22 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     made = json.loads((folder / "schedule" / "record.json").read_text())
     rows = made["figures"]["rows"]
     assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
-    assert rows["budget 6"]["visits"] <= 6
+    assert rows["budget 6"]["decisions"] <= 6
     assert [labels.label(row) for row in rows.values()] == list(rows)
-    assert labels.upgraded(made) == made
-    assert rows["price 2"]["visits"] <= rows["price 0"]["visits"] + 1e-6
+    assert migrate_record(made) == made
+    assert rows["price 2"]["decisions"] <= rows["price 0"]["decisions"] + 1e-6
     assert made["command"].endswith("--price 0 2 --budget 6 --imagined 2 --episodes 4")
     counts = made["figures"]["intervals"]["price 0"]["all"]
-    assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["visits"])
-    for picture in ("schedule.svg", "patient.svg"):
+    assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["decisions"])
+    for picture in ("schedule.svg", "episode.svg"):
         assert (folder / "schedule" / picture).stat().st_size > 1000
 
     # What the table says of a fixed interval is what Python finds.
     source = read_run(folder)
     policy = kairode.load_policy(folder / "schedule")
     found = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=4, schedule=3)
-    assert rows["every 3"]["return"] == pytest.approx(float(found.scores.discounted.mean()), rel=1e-4)
-    assert rows["every 3"]["visits"] == found.figures()["decisions"]
+    assert rows["every 3"]["discounted_accrued_return"] == pytest.approx(found.returns["discounted_return"], rel=1e-4)
+    assert rows["every 3"]["decisions"] == found.figures()["decisions"]
 
     code, _, err = typed("schedule", str(folder), "--price", "-1")
     assert code == 2
@@ -79,15 +80,15 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     code, out, err = typed(*words, "--continuous", "--candidates", "1", "4")
     assert code == 0, err
     again = json.loads(out)["rows"]["price 0"]
-    assert 30 / 4 <= again["visits"] <= 30
+    assert 30 / 4 <= again["decisions"] <= 30
     code, out, err = typed(*words, "--oracle", "--quantile", "0.2")
     assert code == 0, err
     assert (folder / "schedule" / "policy.json").read_text() == before
     code, out, err = typed("evaluate", str(folder), "--schedule", "chosen", "--episodes", "4", "--json")
     assert code == 0, err
     chosen = json.loads(out)
-    assert chosen["decisions"] == pytest.approx(rows["price 0"]["visits"])
-    assert chosen["return"] == pytest.approx(rows["price 0"]["plain"], rel=1e-4)
+    assert chosen["decisions"] == pytest.approx(rows["price 0"]["decisions"])
+    assert chosen["accrued_return"] == pytest.approx(rows["price 0"]["accrued_return"], rel=1e-4)
     code, out, err = typed(*words, "--seed", "1")  # other test episodes, the same policy
     assert (folder / "schedule" / "policy.json").read_text() == before
     code, out, err = typed("schedule", str(folder), "--imagined", "3", "--episodes", "2", "-q")
@@ -163,15 +164,15 @@ def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
         figures = run_schedule_study(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
-        save(
+        save_json(
             tmp_path / "results" / f"gridworld-{name}.json",
             schedule_study_record(f"gridworld-{name}", study, figures, 1.0),
         )
         for point in figures["points"].values():
-            assert np.isfinite(point["return"] + point["plain"]).all()
-            assert len(point["visits"]) == 2
+            assert np.isfinite(point["discounted_accrued_return"] + point["accrued_return"]).all()
+            assert len(point["decisions"]) == 2
     assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
-    assert max(figures["points"]["budget 30"]["visits"]) <= 30
+    assert max(figures["points"]["budget 30"]["decisions"]) <= 30
     assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
     found = gathered(tmp_path / "results", "gridworld")
     assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
@@ -202,29 +203,33 @@ def test_undiscounted_is_the_plain_sum():
 def test_intervals_by_state_of_health():
     env = kairode.make("hiv", horizon=100.0)
     found = kairode.collect(env, Constant(0), episodes=3, schedule=5)
-    counts = intervals_by_condition(env.task, found)
+    counts = intervals_by_regime(env.task, found)
     assert list(counts) == ["healthy", "V below 1e4", "V below 1e5", "V above 1e5"]
     assert sum(sum(each.values()) for each in counts.values()) == found.decisions == 60
     assert counts["V below 1e5"] == {"5": 60}  # untreated, the patient stays as he was
     healthy = jnp.stack(
         [env.observe(jnp.array([967839.0, 621.0, 76.0, 6.0, v, e])) for v, e in ((415, 353108), (415, 9))]
     )
-    assert env.task.condition(healthy).tolist() == [0, 1]
+    assert env.task.regime(healthy).tolist() == [0, 1]
 
 
 def test_a_sentence_on_what_was_chosen():
+    def figures(mean: float, decisions: float) -> dict:
+        name = "discounted_accrued_return"
+        return Result(name, {name: mean}, Spread(), decisions, 1000.0, 0.0, {}, 20).figures()
+
     spec = kairode.make("hiv").task.spec
     rows = {
-        "every 1": {**labels.fixed(1.0), "return": 5.0, "plain": 9.0, "visits": 1000.0},
-        "every 7": {**labels.fixed(7.0), "return": 2.0, "plain": 4.0, "visits": 143.0},
-        "price 0": {**labels.chosen(price=0.0), "return": 4.9, "plain": 8.0, "visits": 150.0},
+        "every 1": {**labels.fixed(1.0), **figures(5.0, 1000.0)},
+        "every 7": {**labels.fixed(7.0), **figures(2.0, 143.0)},
+        "price 0": {**labels.chosen(price=0.0), **figures(4.9, 150.0)},
     }
     text = said(rows, rows["price 0"], spec)
     assert text == (
         "Chosen: return 4.9 with 150 visits; the same policy every day returns 5 with 1000, and at the best fixed "
         "interval with no more visits 2."
     )
-    rows["price 0"]["visits"] = 80.0
+    rows["price 0"]["decisions"] = 80.0
     assert said(rows, rows["price 0"], spec).endswith("no fixed interval has as few visits.")
 
 
@@ -253,7 +258,9 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     source, policy, schedule = chosen_of(place)
     assert len(source.data) == 14
     seen = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
-    assert told["rows"]["price 0"]["return"] == pytest.approx(float(seen.scores.discounted.mean()), rel=1e-4)
+    assert told["rows"]["price 0"]["discounted_accrued_return"] == pytest.approx(
+        seen.returns["discounted_return"], rel=1e-4
+    )
     assert figures("--revisits", "2")["real_episodes"] == 16
     assert figures("--revisits", "0")["real_episodes"] == 12
     assert len(chosen_of(place)[0].data) == 12, "what was chosen last"

@@ -1,6 +1,5 @@
 """How good a policy is on a system: whole episodes, returns as the experiments define them, intervals of confidence."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,14 +16,13 @@ from kairode.data.policy import Policy
 from kairode.data.rollout import rollout
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards, undiscounted
-from kairode.envs.core import Environment, Task
+from kairode.envs.core import Environment, Spec, Task
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.predict import check_same
 from kairode.result import Result, Spread, objective_name
 from kairode.seeds import Purpose, derive
-from kairode.stats import bootstrap_interval, mean
 
 
 class Scores(NamedTuple):
@@ -37,10 +35,10 @@ class Scores(NamedTuple):
     decisions: Any
     time: Any
     """Until the episode's end."""
-    reached: Any
+    terminated: Any
     """Whether the process ended it (a goal reached, a fall)."""
-    healthy: Any
-    """Share of the time that ended in health; NaN where the task knows no such thing."""
+    measures: dict[str, Any]
+    """Share of the time that ended with each condition of `Task.measures`."""
 
 
 def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, terminated: Any) -> Scores:
@@ -48,73 +46,9 @@ def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, te
     spec = task.spec
     ends = jnp.cumsum(interval, axis=0)
     gamma = spec.discount ** ((ends - interval) / spec.tick)
-    healthy = getattr(task, "healthy", None)
     time = ends[-1]
-    well = jnp.full(time.shape, jnp.nan) if healthy is None else (healthy(next_obs) * interval).sum(0) / time
-    return Scores(reward.sum(0), (gamma * reward).sum(0), length, time, terminated, well)
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The test episodes of a policy."""
-
-    returns: np.ndarray
-    """The objective of each episode: discounted where the task is evaluated so (HIV)."""
-    scores: Scores
-    time_unit: str
-    discounted: bool = False
-    accrued: bool = False
-    """Whether the rewards of `scores` were counted on every finest step."""
-
-    @property
-    def mean(self) -> float:
-        """The mean of the objective."""
-        return float(self.returns.mean())
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """A 95 % bootstrap interval of the mean of the objective."""
-        return bootstrap_interval(self.returns)
-
-    @property
-    def result(self) -> Result:
-        """Means over the episodes, every return by its name."""
-        healthy = float(np.mean(self.scores.healthy))
-        objective = objective_name(discounted=self.discounted, accrued=self.accrued)
-        returns = {
-            objective_name(discounted=False, accrued=self.accrued): mean(self.scores.total),
-            objective_name(discounted=True, accrued=self.accrued): mean(self.scores.discounted),
-        }
-        return Result(
-            objective=objective,
-            returns=returns | {objective: self.mean},
-            spread=Spread.of(self.returns),
-            decisions=float(np.mean(self.scores.decisions)),
-            time=float(np.mean(self.scores.time)),
-            terminated=float(np.mean(self.scores.reached)),
-            measures={} if np.isnan(healthy) else {"healthy": healthy},
-            episodes=len(self.returns),
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """For a record, in the form that `kairode.records_migration.evaluation_figures` reads."""
-        low, high = self.interval
-        healthy = float(np.mean(self.scores.healthy))
-        return {
-            "return": self.mean,
-            "return_std": float(self.returns.std()),
-            "return_low": low,
-            "return_high": high,
-            "decisions": float(np.mean(self.scores.decisions)),
-            "time": float(np.mean(self.scores.time)),
-            "reached": float(np.mean(self.scores.reached)),
-            "healthy": None if np.isnan(healthy) else healthy,
-            "discounted": self.discounted,
-            "episodes": len(self.returns),
-        }
-
-    def __str__(self) -> str:
-        return str(self.result)
+    measures = {name: (holds * interval).sum(0) / time for name, holds in task.measures(next_obs).items()}
+    return Scores(reward.sum(0), (gamma * reward).sum(0), length, time, terminated, measures)
 
 
 def evaluate(
@@ -125,7 +59,7 @@ def evaluate(
     schedule: Schedule | float | Sequence[Any] | str | None = None,
     accrue: bool | None = None,
     seed: int = 0,
-) -> Evaluation:
+) -> Result:
     """Test a policy on a system: `kairode.evaluate(env, policy, schedule=5)`.
 
     Args:
@@ -146,7 +80,7 @@ def evaluate(
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
     if not accrue:
         found = collect(env, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule)
-        return summarize(env.task, found)
+        return to_result(env.task.spec, score_episodes(env.task, found))
     if not isinstance(env, Environment):
         raise KairodeError(
             f"what '{env.task.spec.name}' passes through between decisions is not seen: it cannot accrue."
@@ -159,25 +93,51 @@ def evaluate(
     both = [
         collect(kind, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule) for kind in kinds
     ]
-    discounted, plain = (summarize(kind.task, part).scores for kind, part in zip(kinds, both, strict=True))
-    scores = discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))
-    return Evaluation(objective_return(env.task, scores), scores, spec.time_unit, spec.judged_discounted, accrued=True)
+    discounted, plain = (score_episodes(kind.task, part) for kind, part in zip(kinds, both, strict=True))
+    return to_result(spec, _accrued_scores(spec, discounted, plain), accrued=True)
 
 
-def summarize(task: Task, found: Trajectory) -> Evaluation:
-    """The evaluation of episodes that were collected."""
+def score_episodes(task: Task, found: Trajectory) -> Scores:
+    """Of episodes that were collected."""
 
     def turned(x: Any) -> np.ndarray:
         return np.swapaxes(np.asarray(x), 0, 1)
 
     parts = (turned(found.observation[:, 1:]), turned(found.interval), turned(found.reward))
-    scores = Scores(*map(np.asarray, score(task, *parts, found.length, found.terminated)))
-    return Evaluation(objective_return(task, scores), scores, task.spec.time_unit, task.spec.judged_discounted)
+    return jax.tree.map(np.asarray, score(task, *parts, found.length, found.terminated))
 
 
-def objective_return(task: Task, scores: Scores) -> np.ndarray:
-    """The return that counts."""
-    return np.asarray(scores.discounted if task.spec.judged_discounted else scores.total, np.float64)
+def to_result(spec: Spec, scores: Scores, *, accrued: bool = False) -> Result:
+    """Means over the episodes, on the last axis: of one policy [episodes], or of one for each seed [seeds, episodes].
+
+    With `accrued`, the rewards of the scores were counted on every finest step.
+    """
+    values = objective_scores(spec, scores)
+    several = values.ndim == 2
+    totals = {False: scores.total, True: scores.discounted}
+    return Result(
+        objective=objective_name(discounted=spec.discounted_objective, accrued=accrued),
+        returns={
+            objective_name(discounted=discounted, accrued=accrued): _means(np.asarray(total, np.float64))
+            for discounted, total in totals.items()
+        },
+        spread=Spread.of(values.mean(-1) if several else values),
+        decisions=_means(scores.decisions),
+        time=_means(scores.time),
+        terminated=_means(scores.terminated),
+        measures={name: _means(shares) for name, shares in scores.measures.items()},
+        episodes=values.shape[-1],
+        episode_scores=values,
+    )
+
+
+def _means(values: Any) -> Any:
+    return np.asarray(values).mean(-1).tolist()
+
+
+def objective_scores(spec: Spec, scores: Scores) -> np.ndarray:
+    """The return that the task is evaluated by."""
+    return np.asarray(scores.discounted if spec.discounted_objective else scores.total, np.float64)
 
 
 @eqx.filter_jit
@@ -208,4 +168,22 @@ def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
 
 def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:
     """The mean over the episodes, for each agent."""
-    return objective_return(task, scores).mean(-1)
+    return objective_scores(task.spec, scores).mean(-1)
+
+
+def score_accrued(
+    env: Environment, policies: QPolicy, schedules: Schedule, seed: int, episodes: int, agents: int
+) -> Scores:
+    """Scores [agents, episodes] of many policies at once, rewards counted on every finest step."""
+    schedules, spec = schedules.with_q(policies.q), env.task.spec
+    limit, longest = spec.longest(schedules.shortest(spec)), schedules.longest(spec)
+    keys = episode_keys(seed, episodes)
+    kinds = (AccruedRewards.of(env, longest), undiscounted(env, longest))
+    found = [score_many(kind, policies, schedules, keys, limit, agents) for kind in kinds]
+    discounted, plain = jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+    return _accrued_scores(spec, discounted, plain)
+
+
+def _accrued_scores(spec: Spec, discounted: Scores, plain: Scores) -> Scores:
+    """From those of rewards that accrue with a discount and without; an interval may end after the horizon."""
+    return discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))

@@ -17,7 +17,7 @@ import numpy as np
 from kairode._xla import make_room
 from kairode.agents.dqn import init_learner, store_transitions
 from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.evaluate import Evaluation, evaluate
+from kairode.agents.evaluate import evaluate
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import train_agents
@@ -28,7 +28,7 @@ from kairode.config.algorithms import DynaConfig, FitConfig
 from kairode.config.options import field_names, with_options
 from kairode.config.presets import dyna_preset, fit_preset
 from kairode.data import Trajectory, collect, read, write
-from kairode.data.describe import spec_to_dict
+from kairode.data.describe import spec_identity
 from kairode.data.trajectory import join
 from kairode.envs import make
 from kairode.envs.core import Discrete, Environment
@@ -38,6 +38,7 @@ from kairode.errors import KairodeError, Stopped
 from kairode.files import load_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
+from kairode.result import Result
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.training.loop import train
@@ -63,7 +64,7 @@ class DynaRound:
     """Validation error, mean over the ensemble."""
     collected: float
     """Mean return of the real episodes of this round."""
-    evaluation: Evaluation
+    evaluation: Result
     """Of the policy after the round, on episodes that nothing is learned from."""
 
     def figures(self) -> dict[str, Any]:
@@ -173,11 +174,7 @@ def _sentence(found: DynaRound) -> str:
 def dyna_identity(config: DynaConfig, env: Environment) -> dict[str, Any]:
     """What tells one run from another."""
     fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
-    return {"config": fields, "system": _plain_spec(env)}
-
-
-def _plain_spec(env: Environment) -> Any:
-    return {name: str(value) for name, value in spec_to_dict(env.task.spec).items()}
+    return {"config": fields, "system": spec_identity(env.task.spec)}
 
 
 def _arrays(state: DynaState) -> Any:
@@ -242,7 +239,7 @@ def dyna_round(
 
 
 def _returns(env: Environment, data: Trajectory) -> np.ndarray:
-    return data.discounted if env.task.spec.judged_discounted else data.undiscounted
+    return data.discounted if env.task.spec.discounted_objective else data.undiscounted
 
 
 def refit_ensemble(

@@ -16,7 +16,7 @@ from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.config.options import field_names, with_options
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import mpc_preset
-from kairode.data.describe import spec_to_dict
+from kairode.data.describe import spec_identity
 from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.envs.core import Continuous, Environment, Spec
@@ -174,8 +174,7 @@ class MPCTraining:
 
     def _identity(self) -> dict[str, Any]:
         config = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in OPEN}
-        system = {name: str(value) for name, value in spec_to_dict(self.env.task.spec).items()}
-        return {"config": config, "system": system}
+        return {"config": config, "system": spec_identity(self.env.task.spec)}
 
     def _check_decisions(self) -> None:
         """Refuse fewer decisions than were taken: what was learned from the others cannot be undone."""

@@ -6,15 +6,11 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.evaluate import episode_keys, score_many
-from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch
 from kairode.algorithms.learn import LearnResult, learn_policy
 from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import LearnConfig
 from kairode.config.presets import ACCRUED_DQN, learn_preset
 from kairode.data import Trajectory
-from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.envs.core import Environment, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.optimize_schedule import schedule_for_learning
@@ -70,38 +66,11 @@ def split_ensemble(models: list[DynamicsModel]) -> tuple[list[DynamicsModel], Dy
     return (models[:-1], models[-1]) if len(models) > 2 else (models, None)
 
 
-def evaluate_policies(
-    env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int
-) -> dict[str, np.ndarray]:
-    """Of each agent [agents, episodes]: return, discounted and plain, on every finest step; visits; health."""
-    schedule = batch.schedule.with_q(policies.q)
-    limit = env.task.spec.longest(schedule.shortest(env.task.spec))
-    longest = schedule.longest(env.task.spec)
-    keys = episode_keys(seed, episodes)
-    places = (AccruedRewards.of(env, longest), undiscounted(env, longest))
-    found, plain = (score_many(place, policies, schedule, keys, limit, batch.agents) for place in places)
-    return {
-        "return": np.asarray(found.discounted, np.float64),
-        "plain": np.asarray(plain.total, np.float64),
-        "visits": np.asarray(found.decisions, np.float64),
-        "healthy": np.asarray(found.healthy, np.float64),
-        "reached": np.asarray(found.reached, np.float64),
-        "time": np.minimum(np.asarray(found.time, np.float64), env.task.spec.horizon),
-    }
-
-
-def objective_return(task: Task, found: dict[str, np.ndarray]) -> np.ndarray:
-    """The return that counts."""
-    return found["return"] if task.spec.judged_discounted else found["plain"]
-
-
-def intervals_by_condition(task: Task, found: Trajectory) -> dict[str, dict[str, int]]:
-    """How often each interval was chosen, by the state of health in which (all in one where a task tells none)."""
-    names = getattr(task, "conditions", ("all",))
-    seen, mask = np.asarray(found.observation)[:, :-1], found.mask
-    where = np.asarray(task.condition(jnp.asarray(seen))) if hasattr(task, "condition") else np.zeros(mask.shape, int)
+def intervals_by_regime(task: Task, found: Trajectory) -> dict[str, dict[str, int]]:
+    """How often each interval was chosen in each regime."""
+    where, intervals = np.asarray(task.regime(jnp.asarray(found.observation[:, :-1]))), np.asarray(found.interval)
     made: dict[str, dict[str, int]] = {}
-    for i, name in enumerate(names):
-        taus, counts = np.unique(np.round(np.asarray(found.interval)[mask & (where == i)], 2), return_counts=True)
+    for i, name in enumerate(task.spec.regimes):
+        taus, counts = np.unique(np.round(intervals[found.mask & (where == i)], 2), return_counts=True)
         made[name] = {f"{tau:g}": int(count) for tau, count in zip(taus, counts, strict=True)}
     return made

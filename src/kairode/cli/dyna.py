@@ -43,14 +43,12 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
 def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
     from kairode.report.progress import display
+    from kairode.result import Result
     from kairode.runs.dyna import run_dyna
 
     folder = out or Path("runs") / f"rounds-{config.env}-seed{config.seed}"
     with display(quiet) as show:
         record = run_dyna(config, folder, show)
     if not quiet:
-        test, rounds = record["figures"]["test"], record["figures"]["rounds"]
-        print(
-            f"Policy after {rounds[-1]['real_episodes']} real episodes: return {test['return']:.4g} (95 % CI "
-            f"{test['return_low']:.4g} to {test['return_high']:.4g}). Policy and record: {folder}."
-        )
+        test, rounds = Result.from_figures(record["figures"]["test"]), record["figures"]["rounds"]
+        print(f"Policy after {rounds[-1]['real_episodes']} real episodes: {test}. Policy and record: {folder}.")

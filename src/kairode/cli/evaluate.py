@@ -40,10 +40,10 @@ def evaluate_command(
     if json:
         print_json(found.figures())
         return
-    given = about["schedule"]
+    given, unit = about["schedule"], about["time_unit"]
     if given == "chosen":
-        print(f"{about['env']}, at chosen times, rewards counted every {found.time_unit}: {found}.")
+        print(f"{about['env']}, at chosen times, rewards counted every {unit}: {found}.")
         return
     taus = given if isinstance(given, tuple | list) else [given]
-    when = "own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)}"
-    print(f"{about['env']}, {when}{'' if given is None else f' {found.time_unit}s'}: {found}.")
+    when = "own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)} {unit}s"
+    print(f"{about['env']}, {when}: {found}.")

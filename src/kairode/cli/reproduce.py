@@ -95,7 +95,7 @@ def reproduce_command(
     failed = carried_out(units, scope, engine, address, workers, quiet or json)
     if again:
         (scope.runs / "reproduce" / f"{what}.again").unlink(missing_ok=True)
-    show(what, view, units, patient=bool(failed))
+    show(what, view, units, skip_missing=bool(failed))
     if failed:
         raise KairodeError(failed)
     return None

@@ -35,17 +35,17 @@ class View:
         return self.out or self.scope.runs / "reproduce" / f"{what}.svg"
 
 
-def show(what: str, view: View, units: Sequence[WorkItem], patient: bool = False) -> None:
+def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = False) -> None:
     """A table, a figure, or all of them one after the other; and what has no record.
 
-    The patient are shown what there is, where some of it is missing.
+    With `skip_missing`, what has no record yet is named and left out.
     """
     from kairode.paper.plan import ALL
 
     if what != "all":
-        found = _shown(what, view, patient=patient or view.dry)
+        found = _shown(what, view, skip_missing=skip_missing or view.dry)
     else:
-        found = {one: _shown(one, _inside(view, one), patient=True) for one in ALL}
+        found = {one: _shown(one, _inside(view, one), skip_missing=True) for one in ALL}
     missing = [work.name for work in units if not work.done and not work.name.startswith("fits/")]
     if view.json:
         print_json(found)
@@ -76,14 +76,14 @@ def _inside(view: View, what: str) -> View:
     return view if view.out is None else dataclasses.replace(view, out=view.out / f"{what}.svg")
 
 
-def _shown(what: str, view: View, patient: bool) -> Any:
-    """One of them; its figures where JSON is wanted. The patient go on where records are missing."""
+def _shown(what: str, view: View, skip_missing: bool) -> Any:
+    """One of them; its figures where JSON is wanted."""
     kinds = {"table1": _table1, "figure-schedule": _with_table, "figure-mujoco": _with_table}
     one = kinds.get(what, _returns if what.startswith("table") else _figure)
     try:
         return one(what, view)
     except KairodeError as error:
-        if not patient:
+        if not skip_missing:
             raise
         if not view.json:
             print(f"{what}: {error}")

@@ -14,6 +14,8 @@ from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, V
 from kairode.errors import KairodeError
 
 FORMAT = 1
+DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes")
+"""Fields of a spec that change nothing that is computed; older files lack them."""
 MOST_ACTIONS = 1000
 
 
@@ -25,6 +27,11 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
     fields["actions"]["kind"] = "discrete" if isinstance(spec.actions, Discrete) else "continuous"
     units = {v.name: v.unit for v in spec.observations} | {"t": spec.time_unit}
     return {"format": FORMAT, **fields, "units": units}
+
+
+def spec_identity(spec: Spec) -> dict[str, str]:
+    """What tells one system from another, as plain text: everything but its description."""
+    return {name: str(value) for name, value in spec_to_dict(spec).items() if name not in DESCRIPTIONS}
 
 
 def spec_from_dict(given: dict[str, Any]) -> Spec:
@@ -46,9 +53,10 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
         horizon=float(given["horizon"]),
         max_decisions=given["max_decisions"],
         discount=given["discount"],
-        judged_discounted=given.get("judged_discounted", False),
+        # Older files have the earlier name, or neither.
+        discounted_objective=given.get("discounted_objective", given.get("judged_discounted", False)),
         settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
-        decision_name=given.get("decision_name", "decision"),
+        **{name: _tuples(given[name]) for name in DESCRIPTIONS if name in given},
     )
 
 

@@ -113,6 +113,11 @@ RESERVED = ("episode", "t", "action", "reward", "terminated", "truncated")
 """Columns of a table of experience that are not observations."""
 
 
+def _description(default: Any) -> Any:
+    """A field that describes a task for people: two tasks that differ by it alone are the same."""
+    return dataclasses.field(default=default, compare=False, repr=False)
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """The sizes and units of a task: all that is fixed before anything happens."""
@@ -131,12 +136,21 @@ class Spec:
     """An episode is truncated after this many decisions; None for no such cap."""
     discount: float = 1.0
     """Gamma, per tick."""
-    judged_discounted: bool = False
-    """Whether policies are judged by discounted returns; otherwise by the plain sum of rewards."""
+    discounted_objective: bool = False
+    """Whether policies are evaluated by the discounted return; otherwise by the return."""
     settings: tuple[tuple[str, Any], ...] = ()
     """The environment's fields, name and value: what its files remember of it."""
-    decision_name: str = dataclasses.field(default="decision", compare=False, repr=False)
-    """What people call a decision of this system, in the singular: a visit, an inspection."""
+    decision_name: str = _description("decision")
+    """What a decision of this system is called, in the singular: visit, inspection."""
+    subject: str = _description("system")
+    """What the system is called in a sentence, in the singular: engine, greenhouse."""
+    measures: tuple[tuple[str, str], ...] = _description(())
+    """Names of the conditions that `Task.measures` checks, each an adjective ("healthy") with a sentence that explains
+    it."""
+    regimes: tuple[str, ...] = _description(("all",))
+    """Names of the regimes that `Task.regime` tells apart."""
+    map_axes: tuple[str, str] | None = _description(None)
+    """The two observations over which a policy is drawn; None for the first two."""
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]
@@ -154,6 +168,10 @@ class Spec:
             )
         if not 0 <= self.discount <= 1:
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount} for '{self.name}'.")
+        if self.map_axes is not None and not (len(self.map_axes) == 2 and set(self.map_axes) <= set(names)):
+            raise KairodeError(
+                f"map_axes of '{self.name}' must be two of its observations ({', '.join(names)}), got {self.map_axes}."
+            )
 
     @property
     def finest(self) -> float:
@@ -187,6 +205,20 @@ class Task(eqx.Module):
     @abc.abstractmethod
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
         """Whether the process ends here, looked at in decision times only."""
+
+    def measures(self, obs: Float[Array | np.ndarray, "... obs"]) -> dict[str, Any]:
+        """Optional: whether each condition named in `spec.measures` holds.
+
+        An evaluation reports the share of the time that ended with it: {"healthy": 0.34}.
+        """
+        return {}
+
+    def regime(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
+        """Optional: the index in `spec.regimes` of the regime that an observation belongs to.
+
+        Chosen intervals are listed for each.
+        """
+        return jnp.zeros(obs.shape[:-1], jnp.int32)
 
 
 class Environment(eqx.Module):

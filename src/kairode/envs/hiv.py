@@ -35,8 +35,15 @@ VISITS = (
 )
 """Days until the next visit, uniform on (least, most): a row for V <= 1e4, V <= 1e5 and above, a column a treatment."""
 
-CONDITIONS = ("healthy", "V below 1e4", "V below 1e5", "V above 1e5")
+REGIMES = ("healthy", "V below 1e4", "V below 1e5", "V above 1e5")
 """States of health: the first is kept by the patient's own cells, the others are told apart as the visit rule does."""
+MEASURES = (
+    (
+        "healthy",
+        "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml "
+        "and V below 1,000 per ml.",
+    ),
+)
 
 Markers = tuple[Array, Array, Array, Array, Array, Array]
 """The markers as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
@@ -78,8 +85,6 @@ class HIVTask(Task):
     spec: Spec = eqx.field(static=True)
     markers: tuple[str, ...] = eqx.field(static=True)
     """The markers observed, in order."""
-    conditions: tuple[str, ...] = eqx.field(static=True, default=CONDITIONS)
-    """Names of the states of health."""
 
     def marker(self, name: str, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
         """An observed marker in its own unit, per ml."""
@@ -92,14 +97,14 @@ class HIVTask(Task):
         medicine = 20000 * e1**2 + 2000 * e2**2
         return 1000 * self.marker("E", next_obs) - 0.1 * self.marker("V", next_obs) - medicine
 
-    def healthy(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """Whether the patient's own cells keep the virus down: at least a tenth of the healthy state's, V below 1e3."""
-        return (self.marker("E", obs) > 0.1 * HEALTHY[5]) & (self.marker("V", obs) < 1e3)
+    def measures(self, obs: Float[Array | np.ndarray, "... obs"]) -> dict[str, Any]:
+        """Whether the patient's own cells keep the virus down."""
+        return {"healthy": (self.marker("E", obs) > 0.1 * HEALTHY[5]) & (self.marker("V", obs) < 1e3)}
 
-    def condition(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """Which of CONDITIONS the patient is in."""
+    def regime(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
+        """Which of REGIMES the patient is in."""
         virus = self.marker("V", obs)
-        return jnp.where(self.healthy(obs), 0, 1 + (virus > 1e4) + (virus > 1e5))
+        return jnp.where(self.measures(obs)["healthy"], 0, 1 + (virus > 1e4) + (virus > 1e5))
 
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
         """Never: an episode ends at its horizon."""
@@ -153,9 +158,13 @@ class HIV(Environment):
             horizon=self.horizon,
             max_decisions=self.max_decisions,
             discount=self.discount,
-            judged_discounted=True,
+            discounted_objective=True,
             settings=settings_of(self),
             decision_name="visit",
+            subject="patient",
+            measures=MEASURES,
+            regimes=REGIMES,
+            map_axes=("V", "E"),
         )
         return HIVTask(spec, self.observed)
 

@@ -58,7 +58,7 @@ def one_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of scalars with a long loop inside, so compiled that a GPU runs the loop in one kernel.
 
     Left to itself, XLA launches kernels for every turn of a loop and asks the host after each whether to go on: an HIV
-    interval of five days takes 3.5 ms on an H200, whatever the number of patients. As one kernel, a lane each program,
+    interval of five days takes 3.5 ms on an H200, whatever the number of episodes. As one kernel, a lane each program,
     it takes 0.04 ms. Elsewhere the function is left as it is.
     """
     return _lanes(function) if jax.default_backend() == "gpu" else function

@@ -79,7 +79,7 @@ def draw_pendulum(figure: Figure, env: pendulum.Pendulum, history: History) -> N
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", xticks=[], yticks=[])
 
 
-def draw_patient(figure: Figure, env: hiv.HIV, history: History) -> None:
+def draw_hiv(figure: Figure, env: hiv.HIV, history: History) -> None:
     """The six markers over time, on log scales, and the drugs given."""
     panels = figure.subplots(4, 2, sharex=True, gridspec_kw={"height_ratios": [3, 3, 3, 1]})
     time = np.array([moment["time"] for moment in history])
@@ -100,5 +100,5 @@ DRAWINGS: dict[type, Callable[..., None]] = {
     gridworld.WindyGridworld: draw_gridworld,
     acrobot.Acrobot: draw_acrobot,
     pendulum.Pendulum: draw_pendulum,
-    hiv.HIV: draw_patient,
+    hiv.HIV: draw_hiv,
 }

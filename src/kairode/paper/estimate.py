@@ -1,12 +1,12 @@
 """How long a piece of work takes on one core: from the published record of it, or from rates that were measured."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, MPCConfig
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
+from kairode.runs.record import read_record
 
 START = 20.0
 """Seconds until a process has imported, collected and compiled what it needs (seen on two cores, no record)."""
@@ -64,7 +64,7 @@ def amount(config: Any) -> float:
 def _recorded(usual: Any, published: Path) -> float | None:
     """From the record: its seconds where a CPU took them, otherwise its decisions at the measured rate."""
     try:
-        made = json.loads(published.read_text())
+        made = read_record(published)
         if isinstance(usual, FitConfig):  # one to a core, several in a record
             return float(made["seconds"]) / len(made["figures"]["test_error"])
         if made["machine"]["device"] == "cpu":

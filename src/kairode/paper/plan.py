@@ -5,7 +5,6 @@ ROW-MODEL-SEED of the fits, which table 1, the studies of policies and those of 
 """
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from kairode.paper.budget import Scope
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
 from kairode.paper.work import WorkItem, always_true
+from kairode.runs.record import read_record
 
 ROUNDS = 5
 """Seeds of the rounds on HIV."""
@@ -252,5 +252,5 @@ def all_there(paths: Sequence[Path]) -> bool:
 
 def rounds_ended(folder: Path, rounds: int) -> bool:
     """Whether a folder holds all rounds and the test after them."""
-    figures = json.loads((folder / "record.json").read_text())["figures"]
+    figures = read_record(folder / "record.json")["figures"]
     return (folder / "checkpoint.json").exists() and "test" in figures and len(figures["rounds"]) > rounds

@@ -5,7 +5,6 @@ cores and minutes on a large GPU.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 from kairode.config.agents import DQNConfig
 from kairode.config.models import PAPER_MODELS
 from kairode.paper.studies import ORACLE, Study, key
+from kairode.result import objective_of
+from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
 ENVS = ("gridworld", "acrobot", "hiv")
@@ -110,7 +111,7 @@ STUDIES = _studies()
 
 Cell = dict[str, Any]
 Table = dict[str, Any]
-"""Nested dicts of cells; a cell is mean, std, n, values, low, high, or None where there is no record."""
+"""Nested dicts of cells; a cell is the result of its seeds, with mean, std and n, or None where there is no record."""
 
 
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
@@ -119,10 +120,10 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
         if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
             continue
         if model in study.models and (path := results / f"{name}.json").exists():
-            found = json.loads(path.read_text())["figures"]["cells"].get(model, {}).get(key(tau))
+            found = read_record(path)["figures"]["cells"].get(model, {}).get(key(tau))
             if found is not None:
-                values = found["values"]
-                return {"mean": mean(values), "std": std(values), "n": len(values), **found, "record": path.name}
+                values = objective_of(found)
+                return {"mean": mean(values), **found, "std": std(values), "n": len(values), "record": path.name}
     return None
 
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.evaluate import Scores, objective_scores, score_accrued, to_result
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.policy_files import read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
@@ -28,7 +30,6 @@ from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
-from kairode.paper.studies import short
 from kairode.paper.table1 import cell_config
 from kairode.planning.optimize_schedule import (
     accrual_setup,
@@ -38,6 +39,7 @@ from kairode.planning.optimize_schedule import (
     trial_env,
 )
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.result import rounded
 from kairode.runs.load import load_dyna
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training.model_files import load_models
@@ -157,11 +159,10 @@ def run_schedule_study(
     for i, policy in enumerate(done.policies(batches, study.dqn.final_epsilon, study.dqn.reward_scale)):
         place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
         save_policy(place, dataclasses.replace(policy, accrues=True))
-    found = evaluate_policies(
-        env, batches[0], policies_of(study, batches[0], done.q), derive(0, Purpose.TEST), study.test_episodes
-    )
+    best = policies_of(study, batches[0], done.q)
+    found = _scores(env, batches[0], best, derive(0, Purpose.TEST), study.test_episodes)
     return {
-        "points": schedule_points(study, found, done),
+        "points": schedule_points(study, env, found, done),
         "seconds_of_practice": round(done.seconds, 1),
         "curve": _curve(done),
     }
@@ -207,11 +208,11 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
     many = stack(policies * len(study.labels))
     batch = TrainingBatch(env, stack(schedules), many.encoder, len(schedules))
-    found = evaluate_policies(env, batch, many, derive(0, Purpose.TEST), study.test_episodes)
+    found = _scores(env, batch, many, derive(0, Purpose.TEST), study.test_episodes)
     visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
-    made = schedule_points(study, found)
+    made = schedule_points(study, env, found)
     for label, prices in zip(study.labels, visit_penalty, strict=True):
-        made[label]["shadow_price"] = short(prices)
+        made[label]["shadow_price"] = rounded(prices)
     return {"points": made}
 
 
@@ -250,26 +251,32 @@ def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> Q
     return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
 
 
+def _scores(env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int) -> Scores:
+    """Scores [agents, episodes], rewards counted on every finest step."""
+    return score_accrued(env, policies, batch.schedule, seed, episodes, batch.agents)
+
+
 def schedule_validator(
     study: ScheduleStudy, env: Environment, batch: TrainingBatch
 ) -> Callable[[ReLUNetwork], dict[str, Any]]:
     """What a look finds: the return on the real system."""
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
-        found = evaluate_policies(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
-        return {"real": objective_return(env.task, found).mean(-1), "visits": found["visits"].mean(-1)}
+        found = _scores(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
+        return {"real": objective_scores(env.task.spec, found).mean(-1), "visits": found.decisions.mean(-1)}
 
     return validate
 
 
 def schedule_points(
-    study: ScheduleStudy, found: dict[str, np.ndarray], done: TrainResult | None = None
+    study: ScheduleStudy, env: Environment, found: Scores, done: TrainResult | None = None
 ) -> dict[str, Any]:
-    """For each interval or price: the mean of each seed."""
+    """For each interval or price the result of its seeds, and how they practised."""
     made: dict[str, Any] = {}
     for k, label in enumerate(study.labels):
         these = slice(k * study.seeds, (k + 1) * study.seeds)
-        made[label] = {name: short(values[these].mean(-1)) for name, values in found.items()}
+        mine = jax.tree.map(lambda x, these=these: x[these], found)
+        made[label] = rounded(to_result(env.task.spec, mine, accrued=True).figures())
         if done is not None:
             episodes = np.isfinite(done.returns[these, :, 0]).sum(-1)
             made[label]["practice_episodes"] = episodes.tolist()
@@ -282,4 +289,4 @@ def schedule_points(
 
 def _curve(done: TrainResult) -> dict[str, Any]:
     names = ("episodes", "real", "visits")
-    return {name: [short(point[name], 4) for point in done.curve] for name in names}
+    return {name: [rounded(point[name], 4) for point in done.curve] for name in names}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import Scores, episode_keys, mean_return, score_many
+from kairode.agents.evaluate import Scores, episode_keys, mean_return, score_many, to_result
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainResult, Validator, train_agents
@@ -33,8 +33,8 @@ from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn
 from kairode.paper.table1 import cell_config
 from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, sample_start_observations
+from kairode.result import objective_of, rounded
 from kairode.seeds import Purpose, derive, derive_many
-from kairode.stats import bootstrap_interval
 from kairode.training.model_files import load_models
 from kairode.trees import one, stack
 
@@ -119,7 +119,7 @@ def run_study(
     if study.ensemble:
         last = test(study, env, batches, done.last, limit)
         figures["last"] = {
-            name: {key: cell["values"] for key, cell in row.items()}
+            name: {schedule: objective_of(cell) for schedule, cell in row.items()}
             for name, row in cells(study, env, last, done).items()
         }
     if study.env == "gridworld":
@@ -232,12 +232,12 @@ def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNe
         score_many(env, policies, batch.schedule, keys, limit, batch.agents)
         for batch, policies in zip(batches, _by_room(batches, q, study.dqn.final_epsilon), strict=True)
     ]
-    return Scores(*(np.concatenate([np.asarray(part[i]) for part in parts]) for i in range(len(Scores._fields))))
+    return jax.tree.map(lambda *each: np.concatenate([np.asarray(x) for x in each]), *parts)
 
 
 def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> dict[str, dict[str, Any]]:
-    """For each model and schedule: every seed's mean return, and what else is asked of a policy."""
-    returns = mean_return(env.task, tested)
+    """For each model and schedule the result of its seeds, and how they practised."""
+    spec = env.task.spec
     found: dict[str, dict[str, Any]] = {}
     i = 0
     for model in study.models:
@@ -245,20 +245,13 @@ def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> 
         for tau in study.schedules:
             these = slice(i, i + study.seeds)
             i += study.seeds
-            values = returns[these]
-            low, high = bootstrap_interval(values)
             practised = done.returns[these]
+            result = to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested))
             found[model][key(tau)] = {
-                "values": short(values),
-                "low": short(low),
-                "high": short(high),
-                "decisions": short(np.asarray(tested.decisions)[these].mean(-1)),
-                "time": short(np.asarray(tested.time)[these].mean(-1)),
-                "reached": short(np.asarray(tested.reached)[these].mean(-1)),
-                "healthy": short(np.asarray(tested.healthy)[these].mean(-1)),
+                **rounded(result.figures()),
                 "practice_episodes": np.isfinite(practised[..., 0]).sum(-1).tolist(),
                 "practice_decisions": done.decisions[these],
-                "practice_return": short(np.nanmean(practised[:, -50:, int(env.task.spec.judged_discounted)], axis=1)),
+                "practice_return": rounded(np.nanmean(practised[:, -50:, int(spec.discounted_objective)], axis=1)),
                 "diverged": done.diverged[these],
             }
     return found
@@ -271,7 +264,7 @@ def curves(study: Study, done: TrainResult) -> dict[str, Any]:
     for k, model in enumerate(study.models):
         these = slice(k * each, k * each + study.seeds)
         names = [name for name in ("episodes", "real", "score") if done.curve and name in done.curve[0]]
-        found[model] = {name: [short(point[name][these], 4) for point in done.curve] for name in names}
+        found[model] = {name: [rounded(point[name][these], 4) for point in done.curve] for name in names}
     return found
 
 
@@ -287,18 +280,10 @@ def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for k, model in enumerate(study.models):
         first = one(q, k * each)
-        found[model] = short(np.asarray(first(points).max(-1)) / study.dqn.reward_scale, 4)
+        found[model] = rounded(np.asarray(first(points).max(-1)) / study.dqn.reward_scale, 4)
     return found
 
 
 def key(tau: float) -> str:
     """A schedule's name in a record."""
     return f"{tau:g}" if tau else "own"
-
-
-def short(value: Any, digits: int = 5) -> Any:
-    """Numbers to some digits; None where there is none."""
-    if isinstance(value, np.ndarray | list | tuple):
-        return [short(item, digits) for item in value]
-    number = float(value)
-    return float(f"{number:.{digits}g}") if np.isfinite(number) else None

@@ -1,7 +1,6 @@
 """The paper's table 1: the state prediction error of six models on three environments, five seeds each."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.models import PAPER_MODELS
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
-from kairode.runs.record import record
+from kairode.runs.record import read_record, record
 from kairode.stats import mean, std
 
 
@@ -99,7 +98,7 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
 
 def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
     """Make one record of a cell from those of its seeds."""
-    parts = [json.loads((runs / f"{row}-{model}-{seed}" / "record.json").read_text()) for seed in seeds]
+    parts = [read_record(runs / f"{row}-{model}-{seed}" / "record.json") for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
     figures: dict[str, Any] = {"test_error": errors, "mean": mean(errors), "std": std(errors)}
     split = [part["figures"]["by_dimension"] for part in parts]
@@ -126,6 +125,6 @@ def _short(value: Any) -> Any:
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
     """Mean, std, number and values of a cell."""
-    found = json.loads((results / f"{row}-{model}.json").read_text())["figures"]
+    found = read_record(results / f"{row}-{model}.json")["figures"]
     values = found["test_error"]
     return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import filelock
 
 from kairode.errors import KairodeError
-from kairode.runs.record import completed, plain
+from kairode.runs.record import completed, plain, read_record
 
 
 def always_true() -> bool:
@@ -49,7 +48,7 @@ class WorkItem:
     def done(self) -> bool:
         """Whether its record is there, of this config and with as many seeds, and what others take from it."""
         try:
-            made = json.loads(self.record.read_text())
+            made = read_record(self.record)
             return bool(made.get("made", "") >= self.since and self._fits(made) and self.also())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False

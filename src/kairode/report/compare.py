@@ -1,16 +1,16 @@
 """Runs that differ by their seed alone, taken together: a record, a table, a sentence."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.report.summary import compared, every, judged_by, kind_of_return, spec_of
+from kairode.report.summary import compared, every, kind_of_return, spec_of
 from kairode.report.table import Table
-from kairode.runs.labels import best_constant, upgraded
-from kairode.runs.record import record
+from kairode.result import objective_of
+from kairode.runs.labels import best_constant
+from kairode.runs.record import read_record, record
 from kairode.stats import mean, std
 
 HEADS = {
@@ -29,7 +29,7 @@ HEADS = {
 
 def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
     """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
-    parts = [upgraded(json.loads((folder / "record.json").read_text())) for folder in folders]
+    parts = [read_record(folder / "record.json") for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":
             raise KairodeError(f"{folder} is no run of `kairode run` with named actions: leave it out.")
@@ -61,21 +61,20 @@ def _but_seed(part: dict[str, Any]) -> dict[str, Any]:
 
 def key_figures(made: dict[str, Any]) -> dict[str, float]:
     """What a run came to, in a few numbers."""
-    tests, spec = made["figures"]["tests"], spec_of(made)
+    tests = made["figures"]["tests"]
     found = {
-        "policy": tests["imagination"]["return"],
-        "constant": tests[best_constant(tests)]["return"],
-        "random": tests["random"]["return"],
+        "policy": objective_of(tests["imagination"]),
+        "constant": objective_of(tests[best_constant(tests)]),
+        "random": objective_of(tests["random"]),
     }
     if "model-free" in tests:
-        found["model-free"] = tests["model-free"]["return"]
+        found["model-free"] = objective_of(tests["model-free"])
     if visits := made["figures"].get("visits"):
-        kind = judged_by(spec)
-        chosen, best, rarer = compared(visits, spec)
-        found |= {"visits": chosen["visits"], "chosen": chosen[kind], "fixed": best[kind]}
-        found |= {"fixed visits": best["visits"]}
+        chosen, best, rarer = compared(visits)
+        found |= {"visits": chosen["decisions"], "chosen": objective_of(chosen), "fixed": objective_of(best)}
+        found |= {"fixed visits": best["decisions"]}
         if rarer is not None:
-            found["as few"] = rarer[kind]
+            found["as few"] = objective_of(rarer)
     return found
 
 

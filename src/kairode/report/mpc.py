@@ -1,6 +1,5 @@
 """Runs with controls: what they found, their learning curves, and the paper's figure of the three robots."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,9 @@ from kairode.config.algorithms import MODEL_FREE
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.table import Table, print_table
-from kairode.stats import mean
+from kairode.result import objective_of
+from kairode.runs.record import read_record
+from kairode.stats import mean, std
 
 LEAST = 5
 """Test episodes from which on a verdict is given."""
@@ -26,14 +27,20 @@ def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -
     rows = [
         [
             name,
-            f"{test['return']:.4g}",
-            f"{test['return_low']:.4g} to {test['return_high']:.4g}",
+            f"{objective_of(test):.4g}",
+            f"{test['low']:.4g} to {test['high']:.4g}",
             f"{test['decisions']:,.4g}",
             f"{test['time']:,.6g}",
         ]
         for name, test in {**tests, "random actions": figures["random"]}.items()
     ]
     return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
+
+
+def mean_and_std(made: dict[str, Any]) -> tuple[float, float]:
+    """Of the tests, over the seeds."""
+    scores = [objective_of(test) for test in made["figures"]["tests"]]
+    return mean(scores), std(scores)
 
 
 def print_control(made: dict[str, Any], spec: Spec) -> None:
@@ -45,24 +52,24 @@ def print_control(made: dict[str, Any], spec: Spec) -> None:
 def control_said(made: dict[str, Any]) -> str:
     """What was learned, in one sentence."""
     figures, config = made["figures"], made["config"]
-    chance, count = figures["random"], len(figures["tests"])
+    chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(made)
     how = (
         f"{config['agent']['kind'].upper()} alone"
         if config["model"] == MODEL_FREE
         else f"planning with {_article(config['model'])} {config['model']} model"
     )
-    clear = sum(test["return_low"] > chance["return_high"] and test["episodes"] >= LEAST for test in figures["tests"])
+    clear = sum(test["low"] > chance["high"] and test["episodes"] >= LEAST for test in figures["tests"])
     if count > 1:
         verdict = f"{clear} of {count} seeds {'is' if clear == 1 else 'are'} clearly better than"
     elif clear:
         verdict = "that is clearly better than"
     else:
-        verdict = f"that is {'not clearly better' if figures['return'] > chance['return'] else 'no better'} than"
-    alone = [test["return"] for test in figures.get("actors", ())]
+        verdict = f"that is {'not clearly better' if middle > objective_of(chance) else 'no better'} than"
+    alone = [objective_of(test) for test in figures.get("actors", ())]
     added = f" Without planning its actor{'s' * (count > 1)} would return {mean(alone):.4g}." if alone else ""
     return (
-        f"After {config['decisions']:,} decisions {how} returns {figures['return']:.4g} on '{config['env']}'; "
-        f"{verdict} random actions ({chance['return']:.4g}).{added}"
+        f"After {config['decisions']:,} decisions {how} returns {middle:.4g} on '{config['env']}'; "
+        f"{verdict} random actions ({objective_of(chance):.4g}).{added}"
     )
 
 
@@ -110,7 +117,7 @@ def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for env in ROBOTS:
         paths = {model: results / f"{env}-{model}.json" for model in ORDER}
-        found[env] = {model: json.loads(path.read_text()) for model, path in paths.items() if path.exists()}
+        found[env] = {model: read_record(path) for model, path in paths.items() if path.exists()}
     if not any(found.values()):
         raise KairodeError(f"there are no records of robots in {results}: give --results, in a clone it is results/.")
     return found
@@ -125,10 +132,10 @@ def mujoco_figure(results: Path) -> Figure:
         axes.set_title(env, fontsize=10)
         axes.set_xlim(0, 105_000)
         if MODEL_FREE in found[env]:
-            last = found[env][MODEL_FREE]["figures"]
+            last, _ = mean_and_std(found[env][MODEL_FREE])
             wanted = found[env][MODEL_FREE]["config"]["decisions"]
-            axes.axhline(last["return"], color="#52606d", ls="--", lw=1)
-            axes.text(2000, last["return"], f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
+            axes.axhline(last, color="#52606d", ls="--", lw=1)
+            axes.text(2000, last, f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
     figure.axes[0].legend(frameon=False, fontsize=7)
     return figure
 
@@ -145,7 +152,7 @@ def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
             env: {
                 "decisions": found[env][model]["config"]["decisions"],
                 "seeds": found[env][model]["config"]["seeds"],
-                **{name: found[env][model]["figures"][name] for name in ("return", "return_std")},
+                **dict(zip(("mean", "std"), mean_and_std(found[env][model]), strict=True)),
             }
             for env in ROBOTS
             if model in found[env]
@@ -160,7 +167,7 @@ def print_mujoco(results: Path) -> None:
     rows = []
     for model, cells in mujoco_table(results).items():
         decisions = sorted({cell["decisions"] for cell in cells.values()})
-        shown = [f"{c['return']:.4g} ± {c['return_std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
+        shown = [f"{c['mean']:.4g} ± {c['std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
         rows.append([_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
     print_table(Table.of(["return at the end", "decisions", *ROBOTS], rows))
     print(

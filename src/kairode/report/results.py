@@ -1,6 +1,5 @@
 """Every table of the paper and of what goes past it, from the records alone."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,12 @@ from kairode.paper import returns, table1
 from kairode.paper.published import RETURNS
 from kairode.paper.studies import ORACLE, key
 from kairode.report.compare import runs_table
-from kairode.report.mpc import mujoco_figure
+from kairode.report.mpc import mean_and_std, mujoco_figure
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
 from kairode.report.schedule import LABELS, gathered, visits_figure
 from kairode.report.table import Table, compared, mean_std
+from kairode.result import objective_of
+from kairode.runs.record import read_record
 from kairode.stats import mean, summarize
 
 MAIN = "run-hiv"
@@ -103,12 +104,13 @@ def _read_returns(what: str, results: Path) -> Table:
 
 def rounds_table(results: Path) -> Table:
     """Return by real episodes, one row a seed."""
-    found = [json.loads(path.read_text()) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
+    found = [read_record(path) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
     if not found:
         return Table.of(["real episodes"], [])
     counts = [one["real_episodes"] for one in found[0]["figures"]["rounds"]]
     rows = [
-        [f"seed {one['seed']}", *(f"{part['return'] / 1e7:.1f}" for part in one["figures"]["rounds"])] for one in found
+        [f"seed {one['seed']}", *(f"{objective_of(part) / 1e7:.1f}" for part in one["figures"]["rounds"])]
+        for one in found
     ]
     return Table.of(
         ["real episodes", *map(str, counts)], rows, "Discounted return (1e7) on 20 episodes after each round."
@@ -118,14 +120,14 @@ def rounds_table(results: Path) -> Table:
 def visits_table(results: Path) -> Table:
     """Return against visits: who says when to look again."""
     groups = gathered(results / "visits")
-    daily = mean(groups["fixed"]["1"]["return"]) if "1" in groups["fixed"] else None
+    daily = mean(objective_of(groups["fixed"]["1"])) if "1" in groups["fixed"] else None
     rows = []
     for name, points in groups.items():
         for label, point in points.items():
-            found = summarize(point["return"])
+            found = summarize(objective_of(point))
             share = "" if daily is None else f"{100 * found.mean / daily:.0f} %"
             number = mean_std(found.mean / 1e7, found.std / 1e7, None, digits=0)
-            rows.append([LABELS[name][0], label, number, share, f"{mean(point['visits']):.0f}", str(found.n)])
+            rows.append([LABELS[name][0], label, number, share, f"{mean(point['decisions']):.0f}", str(found.n)])
     headers = ["who says when", "of what", "return (1e7)", "of daily", "visits", "seeds"]
     return Table.of(headers, rows, "Discounted, every day counted; mean ± std over seeds.")
 
@@ -142,14 +144,14 @@ def robots_table(results: Path) -> Table:
             if not path.exists():
                 shown.append(None)
                 continue
-            made = json.loads(path.read_text())
+            made = read_record(path)
             decisions = f"{made['config']['decisions']:,}"
-            middle, around = made["figures"]["return"], made["figures"]["return_std"]
+            middle, around = mean_and_std(made)
             shown.append(
                 mean_std(middle, around, made["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
             )
             if len(chance) < len(ROBOTS):
-                chance.append(f"{made['figures']['random']['return']:.3g}")
+                chance.append(f"{objective_of(made['figures']['random']):.3g}")
         rows.append([f"{model} + MPC" if model != MODEL_FREE else "DDPG, no model", decisions, *shown])
     rows.append(["random", "", *chance])
     return Table.of(
@@ -162,7 +164,7 @@ def robots_table(results: Path) -> Table:
 def main_job(results: Path) -> Table:
     """What `kairode run hiv` comes to, a row for each seed."""
     path = results / "run-hiv-seeds.json"
-    return runs_table(json.loads(path.read_text())) if path.exists() else Table.of(["seed"], [])
+    return runs_table(read_record(path)) if path.exists() else Table.of(["seed"], [])
 
 
 TABLES: dict[str, Callable[[Path], Table]] = {

@@ -1,13 +1,12 @@
 """The page and the document of all results, made from the records alone."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.files import atomic_write
+from kairode.files import atomic_write, load_json
 from kairode.report import page
 from kairode.report.figures import save_figure
 from kairode.report.results import FIGURES, MAIN, TABLES, TITLES
@@ -87,10 +86,7 @@ def _origin(results: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A record, if the file is one."""
-    try:
-        made = json.loads(path.read_text())
-    except ValueError as error:
-        raise KairodeError(f"{path} is damaged: it holds no JSON.") from error
+    made = load_json(path, "remove it, or restore it.")
     return made if isinstance(made, dict) and {"machine", "command", "seconds", "commit"} <= made.keys() else None
 
 

@@ -1,6 +1,5 @@
 """Figures of policies: learning curves, value functions over the gridworld."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from matplotlib.figure import Figure
 from kairode.errors import KairodeError
 from kairode.paper.returns import ENVS, STUDIES
 from kairode.paper.studies import ORACLE
+from kairode.result import objective_of
+from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
@@ -89,8 +90,8 @@ def rounds_figure(results: Path) -> Figure:
     if not records:
         raise KairodeError(f"there is no record {results}/rounds-hiv-0.json: `kairode rounds hiv` makes one.")
     for i, record in enumerate(records):
-        points = json.loads(record.read_text())["figures"]["rounds"]
-        episodes, returns = ([point[name] for point in points] for name in ("real_episodes", "return"))
+        points = read_record(record)["figures"]["rounds"]
+        episodes, returns = [point["real_episodes"] for point in points], list(map(objective_of, points))
         label = f"rounds ({len(records)} seeds)" if i == 0 else None
         axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=label)
     axes.set_xscale("log")
@@ -105,4 +106,4 @@ def _figures(results: Path, name: str) -> dict[str, Any]:
     path = results / f"{name}.json"
     if not path.exists():
         raise KairodeError(f"there is no record {path}: `kairode reproduce table2a --studies {name}` makes it.")
-    return json.loads(path.read_text())["figures"]
+    return read_record(path)["figures"]

@@ -9,33 +9,29 @@ from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
-from kairode.report.mpc import control_said, control_table, mpc_learning_figure
+from kairode.report.mpc import control_said, control_table, mean_and_std, mpc_learning_figure
 from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
-from kairode.report.summary import compared, every, gained, judged_by, kind_of_return, spec_of, summary_sentences
-from kairode.report.table import Row, Table, to_html
-from kairode.runs.labels import best_constant, of_kind, short_number, upgraded
-
-HEALTHY = (
-    "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml and V "
-    "below 1,000 per ml."
+from kairode.report.summary import (
+    compared,
+    every,
+    gained,
+    kind_of_return,
+    measured,
+    spec_of,
+    summary_sentences,
 )
-"""What the word means here."""
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """The record of a run's folder."""
-    path = folder / "record.json"
-    try:
-        return upgraded(json.loads(path.read_text()))
-    except OSError as error:
-        raise KairodeError(f"there is no record in {folder}: give a folder that `kairode run` finished.") from error
-    except ValueError as error:
-        raise KairodeError(f"{path} is damaged: run the command of {folder} again.") from error
+from kairode.report.table import Row, Table, to_html
+from kairode.result import objective_of
+from kairode.runs.labels import best_constant, of_kind, short_number
+from kairode.runs.record import read_record
 
 
 def write_run_page(folder: Path) -> Path:
     """Write report.html beside the record of a run."""
-    made = read_record(folder)
+    path = folder / "record.json"
+    if not path.exists():
+        raise KairodeError(f"there is no record in {folder}: give a folder that `kairode run` finished.")
+    made = read_record(path)
     if made.get("kind") == "control":
         return write_control_page(folder, made)
     if made.get("kind") != "run" or "spec" not in made["figures"]:
@@ -60,18 +56,15 @@ def write_run_page(folder: Path) -> Path:
 
 def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
     """The page of a run with controls."""
-    config, figures = made["config"], made["figures"]
-    chance = figures["random"]
+    config, (middle, _) = made["config"], mean_and_std(made)
+    chance = objective_of(made["figures"]["random"])
     words = "Return of the episodes lived through while learning, by decisions: mean and spread over the seeds."
     drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": made})
     parts = [
         page.paragraph(control_said(made), "lead"),
         page.facts(
             [
-                (
-                    f"{figures['return']:.4g}",
-                    f"mean return of a test episode; {chance['return']:.4g} of random actions",
-                ),
+                (f"{middle:.4g}", f"mean return of a test episode; {chance:.4g} of random actions"),
                 (f"{config['decisions']:,}", f"real decisions of each seed; seeds: {config['seeds']}"),
             ]
         ),
@@ -88,29 +81,26 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
     all_tests = figures["tests"]
     mine, held = all_tests["imagination"], best_constant(all_tests)
     found = []
-    if mine["healthy"] is not None:
-        chance = all_tests["random"]["healthy"]
-        found.append(
-            (
-                f"{100 * mine['healthy']:.0f}\u00a0% healthy",
-                f"of the time, against {100 * chance:.0f}\u00a0% under random and "
-                f"{100 * all_tests[held]['healthy']:.0f}\u00a0% under the best constant treatment",
-            )
+    for name in measured(all_tests):
+        share, chance, always = (
+            f"{100 * test['measures'][name]:.0f}\u00a0%" for test in (mine, all_tests["random"], all_tests[held])
         )
+        words = f"of the time, against {chance} under random actions and {always} under the best constant policy"
+        found.append((f"{share} {name}", words))
     kind = kind_of_return(spec)
-    rival = all_tests[held]["return"]
-    if min(mine["return"], rival) > 0 and mine["return"] > rival:
-        found.append((f"{mine['return'] / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
+    score, rival = objective_of(mine), objective_of(all_tests[held])
+    if min(score, rival) > 0 and score > rival:
+        found.append((f"{score / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
     else:
-        found.append((f"{mine['return']:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
+        found.append((f"{score:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
     seen = figures["real_episodes"]["imagination"]
     found.append((f"{seen:,} real episodes", "are what models and policy learned from"))
     if "visits" in figures:
-        mine, best, rarer = compared(figures["visits"], spec)
+        mine, best, rarer = compared(figures["visits"])
         gains = gained(mine, best, rarer, spec)
         words = f"chosen by the model: {' and '.join(gains)}" if gains else "chosen by the model: nothing was gained"
-        fixed = f"{every(best['interval'], spec.time_unit)}, {best['visits']:.0f} {spec.decision_name}s"
-        found.append((f"{mine['visits']:.0f} {spec.decision_name}s", f"{words} (best fixed interval: {fixed})"))
+        fixed = f"{every(best['interval'], spec.time_unit)}, {best['decisions']:.0f} {spec.decision_name}s"
+        found.append((f"{mine['decisions']:.0f} {spec.decision_name}s", f"{words} (best fixed interval: {fixed})"))
     return found
 
 
@@ -152,9 +142,10 @@ def tests(made: dict[str, Any]) -> str:
     """Every policy on the same episodes."""
     table = policy_table(made)
     number = made["figures"]["tests"]["imagination"]["episodes"]
+    sentences = (sentence for name, sentence in spec_of(made).measures if name in table.headers)
     caption = (
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout; "
-        f"learned policies draw one action in twenty at random. {HEALTHY if 'healthy' in table.headers else ''}"
+        f"learned policies draw one action in twenty at random. {' '.join(sentences)}"
     )
     return page.section("How good it is", to_html(dataclasses.replace(table, caption=caption)))
 
@@ -191,7 +182,7 @@ def learning(made: dict[str, Any]) -> str:
                 one["real_episodes"],
                 f"{one['model_error']:.3g}",
                 f"{one['collected']:.3g}",
-                f"{one['return']:.3g} ({one['return_low']:.3g} to {one['return_high']:.3g})",
+                f"{objective_of(one):.3g} ({one['low']:.3g} to {one['high']:.3g})",
             )
             for one in rounds
         ]
@@ -222,20 +213,15 @@ def visits(made: dict[str, Any]) -> str:
     if "visits" not in made["figures"]:
         return ""
     found, spec = made["figures"]["visits"], spec_of(made)
-    which = judged_by(spec)
-    chosen = list(found["intervals"])
+    chosen, measures = list(found["intervals"]), measured(found["rows"])
     rows = []
     for label in (*chosen, "own", *of_kind(found["usual"], "fixed")):
-        cells = [
-            _cell(found["rows"][label], which),
-            _cell(found["usual"][label], which) if label in found["usual"] else "",
-        ]
-        health = found["rows"][label]["healthy"]
-        cells += [] if health is None else [f"{100 * health:.0f} %"]
-        cells = [_schedule(found["rows"][label], spec), f"{found['rows'][label]['visits']:.0f}", *cells]
+        row, usual = found["rows"][label], found["usual"].get(label)
+        cells = [_schedule(row, spec), f"{row['decisions']:.0f}", _cell(row), "" if usual is None else _cell(usual)]
+        cells += [f"{100 * row['measures'][name]:.0f} %" for name in measures]
         rows.append(Row.of(cells, marked=label in chosen))
     heads = ["schedule", f"{spec.decision_name}s", "policy for chosen times (95 %)", "policy of the run (95 %)"]
-    heads += ["healthy, for chosen times"] * (len(rows[0].cells) - len(heads))
+    heads += [f"{name}, for chosen times" for name in measures]
     caption = (
         f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule, where the tests above count "
         "them at decisions; 20 test episodes each. At fixed intervals both policies of the run are tested, neither of "
@@ -270,8 +256,8 @@ def _schedule(row: dict[str, Any], spec: Spec) -> str:
     return f"chosen, price {short_number(row['price'])} of a {spec.decision_name}"
 
 
-def _cell(row: dict[str, Any], which: str) -> str:
-    return f"{row[which]:.4g} ({row['low']:.3g} to {row['high']:.3g})"
+def _cell(row: dict[str, Any]) -> str:
+    return f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
 def again(made: dict[str, Any]) -> str:

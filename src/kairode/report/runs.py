@@ -7,8 +7,16 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
-from kairode.report.summary import fixed_rivals, judged_by, kind_of_return, no_better_said, spec_of, summary_sentences
+from kairode.report.summary import (
+    fixed_rivals,
+    kind_of_return,
+    measured,
+    no_better_said,
+    spec_of,
+    summary_sentences,
+)
 from kairode.report.table import Row, Table, print_table
+from kairode.result import objective_of
 from kairode.runs.labels import best_constant, of_kind, short_number
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
@@ -22,13 +30,13 @@ def named(test: str) -> str:
 def policy_table(made: dict[str, Any]) -> Table:
     """The tests: each policy's return with its interval, and the real experience it learned from."""
     spec, figures = spec_of(made), made["figures"]
-    healthy = any(test["healthy"] is not None for test in figures["tests"].values())
-    headers = ["policy", kind_of_return(spec), "95 %", "decisions", *(["healthy"] if healthy else [])]
+    measures = measured(figures["tests"])
+    headers = ["policy", kind_of_return(spec), "95 %", "decisions", *measures]
     rows = []
     for i, (name, test) in enumerate(figures["tests"].items()):
-        interval = f"{test['return_low']:.3g} to {test['return_high']:.3g}"
-        health = [f"{100 * test['healthy']:.0f} %"] if healthy else []
-        cells = [named(name), f"{test['return']:.4g}", interval, f"{test['decisions']:.3g}", *health]
+        interval = f"{test['low']:.3g} to {test['high']:.3g}"
+        shares = [f"{100 * test['measures'][measure]:.0f} %" for measure in measures]
+        cells = [named(name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}", *shares]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
         counts = ["-" if number is None else f"{number:,}" for number in seen]
         rows.append(Row.of([*cells, *counts], marked=i == 0))
@@ -65,9 +73,8 @@ def learning_figure(made: dict[str, Any]) -> Figure:
     axes = figure.subplots()
     if "rounds" in figures:
         rounds = figures["rounds"]
-        seen, mean, low, high = (
-            [one[name] for one in rounds] for name in ("real_episodes", "return", "return_low", "return_high")
-        )
+        seen, low, high = ([one[name] for one in rounds] for name in ("real_episodes", "low", "high"))
+        mean = [objective_of(one) for one in rounds]
         axes.fill_between(seen, low, high, color=CHOSEN, alpha=0.15, lw=0)
         axes.plot(seen, mean, "o-", color=CHOSEN, ms=4, label="learned in imagination, in rounds")
         axes.set_xlabel("real episodes so far")
@@ -80,9 +87,9 @@ def learning_figure(made: dict[str, Any]) -> Figure:
         axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")
     tests = figures["tests"]
     held = best_constant(tests)
-    axes.axhline(tests[held]["return"], color=OWN, lw=1, ls="-.", label=held)
-    axes.axhline(tests["random"]["return"], color=FIXED, lw=1, ls="--", label="random actions")
-    axes.set_ylabel("discounted return" if spec.judged_discounted else "return")
+    axes.axhline(objective_of(tests[held]), color=OWN, lw=1, ls="-.", label=held)
+    axes.axhline(objective_of(tests["random"]), color=FIXED, lw=1, ls="--", label="random actions")
+    axes.set_ylabel("discounted return" if spec.discounted_objective else "return")
     shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
     if min(shown) > 0 and max(shown) > 50 * min(shown):
         axes.set_yscale("log")
@@ -122,12 +129,12 @@ def map_figure(found: dict[str, Any]) -> Figure:
 def tradeoff_figure(made: dict[str, Any]) -> Figure:
     """Return against visits: fixed intervals, the environment's own, and those that the model chooses by price."""
     spec, found = spec_of(made), made["figures"]["visits"]
-    kind, rows = judged_by(spec), found["rows"]
+    rows = found["rows"]
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.subplots()
-    fixed = fixed_rivals(found, spec)
+    fixed = fixed_rivals(found)
     axes.plot(
-        *_points(fixed, kind),
+        *_points(fixed),
         "o-",
         color=FIXED,
         ms=4,
@@ -135,30 +142,31 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
         label="fixed interval (the better of two policies)",
     )
     for row in fixed.values():
-        where = (row["visits"], row[kind])
+        where = (row["decisions"], objective_of(row))
         axes.annotate(f"{row['interval']:g}", where, textcoords="offset points", xytext=(4, 4), fontsize=7)
     own = found["usual"]["own"]
-    axes.errorbar(*_bar(own, kind), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
+    axes.errorbar(*_bar(own), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
     chosen = of_kind(rows, "chosen")
     places: dict[tuple[float, float], list[str]] = {}
     for i, row in enumerate(chosen.values()):
-        axes.errorbar(*_bar(row, kind), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
-        places.setdefault((row["visits"], row[kind]), []).append(short_number(row["price"]))
+        axes.errorbar(*_bar(row), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
+        places.setdefault((row["decisions"], objective_of(row)), []).append(short_number(row["price"]))
     for i, (where, labels) in enumerate(places.items()):
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
     axes.set_xscale("log")
     axes.set_xlabel(f"{spec.decision_name}s in an episode")
-    axes.set_ylabel("discounted return" if spec.judged_discounted else "sum of rewards")
+    axes.set_ylabel("discounted return" if spec.discounted_objective else "sum of rewards")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def _points(rows: dict[str, Any], kind: str) -> tuple[list[float], list[float]]:
-    return [row["visits"] for row in rows.values()], [row[kind] for row in rows.values()]
+def _points(rows: dict[str, Any]) -> tuple[list[float], list[float]]:
+    return [row["decisions"] for row in rows.values()], [objective_of(row) for row in rows.values()]
 
 
-def _bar(row: dict[str, Any], kind: str) -> tuple[float, float, Any]:
+def _bar(row: dict[str, Any]) -> tuple[float, float, Any]:
     """A point with its 95 % interval."""
-    return row["visits"], row[kind], [[max(0.0, row[kind] - row["low"])], [max(0.0, row["high"] - row[kind])]]
+    middle = objective_of(row)
+    return row["decisions"], middle, [[max(0.0, middle - row["low"])], [max(0.0, row["high"] - middle)]]

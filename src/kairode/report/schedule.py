@@ -1,6 +1,5 @@
 """Return against visits: what a chosen schedule came to, in a table and in the paper's figure."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ from matplotlib.figure import Figure
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
-from kairode.report.summary import every
+from kairode.report.summary import every, measured
 from kairode.report.table import Row, Table, print_table
+from kairode.result import objective_name, objective_of
 from kairode.runs import labels
 from kairode.runs.labels import of_kind, short_number
+from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
 COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
@@ -23,20 +24,19 @@ COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random
 def print_schedule(made: dict[str, Any], spec: Spec) -> None:
     """Every schedule's return and visits, the chosen intervals, and one sentence that says what they are worth."""
     rows = made["figures"]["rows"]
-    healthy = any(row["healthy"] is not None for row in rows.values())
-    kind = "discounted return" if spec.judged_discounted else "sum of rewards"
-    names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.judged_discounted else "discounted"]
-    heads, cells = [*names, "visits", f"{spec.time_unit}s between", *(["healthy"] if healthy else [])], []
+    kind = "discounted return" if spec.discounted_objective else "sum of rewards"
+    names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.discounted_objective else "discounted"]
+    measures = measured(rows)
+    heads, cells = [*names, f"{spec.decision_name}s", f"{spec.time_unit}s between", *measures], []
+    other = objective_name(discounted=not spec.discounted_objective, accrued=True)
     for row in rows.values():
-        first, second = ("return", "plain") if spec.judged_discounted else ("plain", "return")
-        numbers = [f"{row[first]:.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[second]:.4g}"]
-        numbers += [f"{row['visits']:.4g}", f"{row['time'] / row['visits']:.3g}"]
-        share = [] if not healthy else [f"{100 * row['healthy']:.0f} %"]
-        texts = [_named(row), *numbers, *share]
-        cells.append(Row.of(texts, marked=row["kind"] == "chosen"))
+        numbers = [f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[other]:.4g}"]
+        numbers += [f"{row['decisions']:.4g}", f"{row['time'] / row['decisions']:.3g}"]
+        shares = [f"{100 * row['measures'][name]:.0f} %" for name in measures]
+        cells.append(Row.of([_named(row), *numbers, *shares], marked=row["kind"] == "chosen"))
     caption = (
         "Every row is the same policy, learned for chosen intervals; the reward is counted on every finest step."
-        + (" Healthy: the share of the time between visits that ended in health." if healthy else "")
+        + "".join(f" {sentence}" for name, sentence in spec.measures if name in measures)
     )
     print_table(Table.of(heads, cells, caption))
     _print_intervals(made["figures"]["intervals"], rows, spec)
@@ -74,15 +74,14 @@ def _print_intervals(found: dict[str, Any], tests: dict[str, Any], spec: Spec) -
 
 def said(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> str:
     """One sentence on a chosen schedule."""
-    kind = "return" if spec.judged_discounted else "plain"
     fixed = list(of_kind(rows, "fixed").values())
     often = fixed[0]
-    same = [row for row in fixed if row["visits"] <= mine["visits"]]
-    best = max((row[kind] for row in same), default=None)
+    best = max((objective_of(row) for row in fixed if row["decisions"] <= mine["decisions"]), default=None)
     name, many = _named(mine), f"{spec.decision_name}s"
     text = (
-        f"{name[0].upper()}{name[1:]}: return {mine[kind]:.4g} with {mine['visits']:.0f} {many}; the same policy "
-        f"{every(often['interval'], spec.time_unit)} returns {often[kind]:.4g} with {often['visits']:.0f}"
+        f"{name[0].upper()}{name[1:]}: return {objective_of(mine):.4g} with {mine['decisions']:.0f} {many}; the same "
+        f"policy {every(often['interval'], spec.time_unit)} returns {objective_of(often):.4g} with "
+        f"{often['decisions']:.0f}"
     )
     if best is None:
         return f"{text}; no fixed interval has as few {many}."
@@ -91,16 +90,18 @@ def said(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> str:
 
 def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
     """Return against visits of one run."""
-    kind = "return" if spec.judged_discounted else "plain"
     rows = made["figures"]["rows"]
     chosen = of_kind(rows, "chosen").values()
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    fixed = [(row["visits"], row[kind], f"{row['interval']:g}") for row in of_kind(rows, "fixed").values()]
+    fixed = [(row["decisions"], objective_of(row), f"{row['interval']:g}") for row in of_kind(rows, "fixed").values()]
     _labelled(axes, fixed, COLOURS["fixed"], "fixed intervals", "o-")
-    _labelled(axes, [(rows["own"]["visits"], rows["own"][kind], "own")], COLOURS["own"], "the environment's own", "s")
+    own = (rows["own"]["decisions"], objective_of(rows["own"]), "own")
+    _labelled(axes, [own], COLOURS["own"], "the environment's own", "s")
     for what, style, words in (("price", "D-", "chosen, by price"), ("budget", "x:", "chosen, by budget")):
-        mine = sorted((row["visits"], row[kind], short_number(row[what])) for row in chosen if row[what] is not None)
+        mine = sorted(
+            (row["decisions"], objective_of(row), short_number(row[what])) for row in chosen if row[what] is not None
+        )
         if mine:
             _labelled(axes, mine, COLOURS["chosen"], words, style)
     _finished(axes, spec)
@@ -117,7 +118,7 @@ def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str
 def _finished(axes: Any, spec: Spec) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(f"{spec.decision_name}s in {spec.horizon:g} {spec.time_unit}s")
-    kind = "discounted return" if spec.judged_discounted else "sum of rewards"
+    kind = "discounted return" if spec.discounted_objective else "sum of rewards"
     axes.set_ylabel(f"{kind}, every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)} counted")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
@@ -140,12 +141,12 @@ LABELS = {
 
 def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     """All points with a record, by who says when to look again."""
-    found = {record.stem: json.loads(record.read_text()) for record in sorted(results.glob(f"{env}-*.json"))}
+    found = {record.stem: read_record(record) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
     parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
     for label, point in (item for points in parts for item in points.items()):
         # Some intervals were studied twice, from scratch and from policies of chosen ones: the better counts.
-        if label not in fixed or mean(point["return"]) > mean(fixed[label]["return"]):
+        if label not in fixed or mean(objective_of(point)) > mean(objective_of(fixed[label])):
             fixed[label] = point
     if not fixed:
         raise KairodeError(
@@ -178,11 +179,13 @@ def print_visits(results: Path) -> None:
     rows = []
     for name, points in gathered(results).items():
         for label, point in points.items():
-            returns = [np.array(point[kind]) / 1e7 for kind in ("return", "plain")]
+            returns = [np.array(point[kind]) / 1e7 for kind in ("discounted_accrued_return", "accrued_return")]
             numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
             wanted = point.get("practice_wanted")
             cut = "" if wanted is None else f"{min(point['practice_episodes'])} of {wanted}"
-            rows.append([LABELS[name][0], label, *numbers, f"{mean(point['visits']):.4g}", str(len(returns[0])), cut])
+            rows.append(
+                [LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", str(len(returns[0])), cut]
+            )
     caption = "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up"
     print_table(Table.of(names, rows, caption))
 
@@ -203,8 +206,8 @@ def visits_figure(results: Path) -> Figure:
 
 
 def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str, named: bool) -> None:
-    xs = [mean(point["visits"]) for point in points.values()]
-    ys, stds = ([f(point["return"]) / 1e7 for point in points.values()] for f in (mean, std))
+    xs = [mean(point["decisions"]) for point in points.values()]
+    ys, stds = ([f(objective_of(point)) / 1e7 for point in points.values()] for f in (mean, std))
     axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
     if not named:
         return

@@ -4,6 +4,7 @@ from typing import Any
 
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
+from kairode.result import objective_of
 from kairode.runs.labels import best_constant, of_kind
 
 ENOUGH_MODELS = 5
@@ -17,19 +18,19 @@ def spec_of(made: dict[str, Any]) -> Spec:
 
 
 def summary_sentences(made: dict[str, Any]) -> list[str]:
-    """Whether the policy is of no use; how good it is, what it means for health, what chosen times are worth."""
+    """Whether the policy is of no use; how good it is, its measures, what chosen times are worth."""
     figures = made["figures"]
     tests = figures["tests"]
     said = [*filter(None, [no_better_said(made)]), policy_sentence(made)]
-    mine = tests["imagination"]["healthy"]
-    if mine is not None:
-        chance, held = tests["random"]["healthy"], tests[best_constant(tests)]
+    spec, held = spec_of(made), tests[best_constant(tests)]
+    for name in measured(tests):
+        mine, chance, always = (100 * test["measures"][name] for test in (tests["imagination"], tests["random"], held))
         said.append(
-            f"The patient is healthy for {100 * mine:.0f} % of the time; under random treatment for "
-            f"{100 * chance:.0f} %, under {held['action']} alone for {100 * held['healthy']:.0f} %."
+            f"The {spec.subject} is {name} for {mine:.0f} % of the time; under random actions for {chance:.0f} %, "
+            f"under {held['action']} alone for {always:.0f} %."
         )
     if "visits" in figures:
-        said.append(schedule_sentence(figures["visits"], spec_of(made)))
+        said.append(schedule_sentence(figures["visits"], spec))
     return said
 
 
@@ -37,14 +38,14 @@ def no_better_said(made: dict[str, Any]) -> str | None:
     """That the learned policy is not above the better of random and constant actions, and what to try; or None."""
     tests = made["figures"]["tests"]
     mine, others = tests["imagination"], [tests["random"], tests[best_constant(tests)]]
-    rival = max(others, key=lambda test: float(test["return"]))
-    if mine["return_low"] > rival["return_high"]:
+    rival = max(others, key=lambda test: float(objective_of(test)))
+    if mine["low"] > rival["high"]:
         return None
     name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(made))} {mine['return']:.4g} (95 % "
-        f"{mine['return_low']:.4g} to {mine['return_high']:.4g}), {name} {rival['return']:.4g} "
-        f"({rival['return_low']:.4g} to {rival['return_high']:.4g}). What to try next: {'; '.join(remedies(made))}."
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(made))} {objective_of(mine):.4g} (95 % "
+        f"{mine['low']:.4g} to {mine['high']:.4g}), {name} {objective_of(rival):.4g} "
+        f"({rival['low']:.4g} to {rival['high']:.4g}). What to try next: {'; '.join(remedies(made))}."
     )
 
 
@@ -61,7 +62,7 @@ def remedies(made: dict[str, Any]) -> list[str]:
         found.append(f"more models (--fits {ENOUGH_MODELS})")
     if not (config["latent"] or config["rounds"]):
         found.append("the model's latent state for the policy, if the state is only partly observed (--latent)")
-    size = abs(test["return"]) / max(test["decisions"], 1) * policy_preset(config["env"]).dqn.reward_scale
+    size = abs(objective_of(test)) / max(test["decisions"], 1) * policy_preset(config["env"]).dqn.reward_scale
     if not 0.01 <= size <= 100:
         found.append(
             f"another reward scale (scaled rewards are of the size of {size:.1g}, and learning expects about 1)"
@@ -79,30 +80,33 @@ def policy_sentence(made: dict[str, Any]) -> str:
         rivals[f"the model-free policy of {real['model-free']:,} real episodes"] = tests["model-free"]
     parts = []
     for name, test in rivals.items():
-        order = "above" if mine["return_low"] > test["return_high"] else "about level with"
-        order = "below" if mine["return_high"] < test["return_low"] else order
-        parts.append(f"{order} {name} ({test['return']:.4g})")
+        order = "above" if mine["low"] > test["high"] else "about level with"
+        order = "below" if mine["high"] < test["low"] else order
+        parts.append(f"{order} {name} ({objective_of(test):.4g})")
     at = f" at a decision {every(made['config']['schedule'], spec.time_unit)}" if made["config"]["schedule"] else ""
     return (
         f"Learned from {real['imagination']:,} real episodes and tested on {mine['episodes']} new ones{at}, the policy "
-        f"has a mean {kind_of_return(spec)} of {mine['return']:.4g}: {', '.join(parts)}."
+        f"has a mean {kind_of_return(spec)} of {objective_of(mine):.4g}: {', '.join(parts)}."
     )
 
 
 def schedule_sentence(found: dict[str, Any], spec: Spec) -> str:
     """What the times chosen at the lowest price are worth beside fixed intervals, and what was gained by them."""
-    mine, best, rarer = compared(found, spec)
-    kind, many = judged_by(spec), f"{spec.decision_name}s"
+    mine, best, rarer = compared(found)
+    many = f"{spec.decision_name}s"
     known = f" (models of {found['real_episodes']:,} real episodes)" if "real_episodes" in found else ""
     price = f" at a price of {mine['price']:g} each" if mine["price"] else ""
-    rivals = [f"{every(best['interval'], spec.time_unit)} {number(best[kind])} with {best['visits']:.0f} {many}"]
+    rivals = [
+        f"{every(best['interval'], spec.time_unit)} {number(objective_of(best))} with {best['decisions']:.0f} {many}"
+    ]
     if rarer is not None and rarer is not best:
         rivals.append(
-            f"best fixed interval with as few {many} {number(rarer[kind])}, {every(rarer['interval'], spec.time_unit)}"
+            f"best fixed interval with as few {many} {number(objective_of(rarer))}, "
+            f"{every(rarer['interval'], spec.time_unit)}"
         )
     what = (
-        f"{mine['visits']:.0f} {many}{price} in {mine['time']:.4g} {spec.time_unit}s, {accrued(spec)} "
-        f"{number(mine[kind])} ({'; '.join(rivals)})"
+        f"{mine['decisions']:.0f} {many}{price} in {mine['time']:.4g} {spec.time_unit}s, {accrued(spec)} "
+        f"{number(objective_of(mine))} ({'; '.join(rivals)})"
     )
     gains = gained(mine, best, rarer, spec)
     if not gains:
@@ -110,22 +114,23 @@ def schedule_sentence(found: dict[str, Any], spec: Spec) -> str:
     return f"Model-chosen {spec.decision_name} times{known}: {what}. Gained: {' and '.join(gains)}."
 
 
-def compared(found: dict[str, Any], spec: Spec) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+def compared(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
     """The row chosen at the lowest price, the best fixed interval, and the best with no more decisions, if any."""
-    mine, rivals = found["rows"][next(iter(found["intervals"]))], fixed_rivals(found, spec)
-    rarer = {name: row for name, row in rivals.items() if row["visits"] <= mine["visits"]}
-    return mine, best_fixed(rivals, spec)[1], best_fixed(rarer, spec)[1] if rarer else None
+    mine, rivals = found["rows"][next(iter(found["intervals"]))], list(fixed_rivals(found).values())
+    rarer = [row for row in rivals if row["decisions"] <= mine["decisions"]]
+    return mine, max(rivals, key=objective_of), max(rarer, key=objective_of) if rarer else None
 
 
 def gained(mine: dict[str, Any], best: dict[str, Any], rarer: dict[str, Any] | None, spec: Spec) -> list[str]:
     """In words: more return, or fewer decisions at the same return, by the 95 % interval of the chosen times."""
-    kind, many = judged_by(spec), f"{spec.decision_name}s"
-    if mine["low"] > best[kind]:
+    many, most = f"{spec.decision_name}s", objective_of(best)
+    if mine["low"] > most:
         return ["more return than at any fixed interval"]
     found = []
-    if mine["high"] >= best[kind] and round(mine["visits"]) < round(best["visits"]):
-        found.append(f"{best['visits'] - mine['visits']:.0f} fewer {many} at the return of the best fixed interval")
-    if rarer is not None and mine["low"] > rarer[kind]:
+    if mine["high"] >= most and round(mine["decisions"]) < round(best["decisions"]):
+        fewer = best["decisions"] - mine["decisions"]
+        found.append(f"{fewer:.0f} fewer {many} at the return of the best fixed interval")
+    if rarer is not None and mine["low"] > objective_of(rarer):
         found.append(f"more return than at any fixed interval with as few {many}")
     return found
 
@@ -146,12 +151,12 @@ def number(value: float) -> str:
 
 def kind_of_return(spec: Spec) -> str:
     """In words."""
-    return "discounted return" if spec.judged_discounted else "return"
+    return "discounted return" if spec.discounted_objective else "return"
 
 
-def judged_by(spec: Spec) -> str:
-    """The figure of a row of visits that counts."""
-    return "return" if spec.judged_discounted else "plain"
+def measured(results: dict[str, Any]) -> list[str]:
+    """Names of what the task measures besides the return."""
+    return list(dict.fromkeys(name for result in results.values() for name in result["measures"]))
 
 
 def every(interval: float, unit: str) -> str:
@@ -159,16 +164,9 @@ def every(interval: float, unit: str) -> str:
     return f"every {unit}" if interval == 1 else f"every {interval:g} {unit}s"
 
 
-def fixed_rivals(found: dict[str, Any], spec: Spec) -> dict[str, Any]:
+def fixed_rivals(found: dict[str, Any]) -> dict[str, Any]:
     """For each fixed interval the better of two policies: the one for chosen intervals, and the run's own."""
-    kind = judged_by(spec)
     return {
-        name: max((found["rows"][name], found["usual"][name]), key=lambda row: float(row[kind]))
+        name: max((found["rows"][name], found["usual"][name]), key=objective_of)
         for name in of_kind(found["usual"], "fixed")
     }
-
-
-def best_fixed(rivals: dict[str, Any], spec: Spec) -> tuple[str, dict[str, Any]]:
-    """The fixed interval that returns most."""
-    label = max(rivals, key=lambda name: float(rivals[name][judged_by(spec)]))
-    return label, rivals[label]

@@ -78,8 +78,8 @@ def between_decisions(
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
     """Times and observations between decisions, by running a deterministic environment's dynamics again.
 
-    From every decision anew, where the state is seen: a patient between health and sickness goes either way by the last
-    digit. Where it is not, from the start.
+    From every decision anew, where the state is seen, as near an unstable equilibrium the last digit decides; where it
+    is not, from the start.
     """
     parts = _parts(points)
     start = env.reset(key=jax.random.key(0))

@@ -11,6 +11,7 @@ from kairode.config.algorithms import DynaConfig
 from kairode.config.commands import command_of
 from kairode.envs import make
 from kairode.runs.folder import RunFolder
+from kairode.runs.migrate import migrate_figures
 from kairode.runs.record import record as make_record
 
 KIND = "rounds"
@@ -27,6 +28,7 @@ def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -
         save_dyna_policy(path, config, result)
         callback(Progress("evaluating on 100 episodes"))
         figures = {"rounds": result.rounds, "test": evaluate(env, result.policy, episodes=100).figures()}
+        figures = migrate_figures(KIND, figures, {"env": config.env})  # an older version may have begun
         return folder.finish(make_record(KIND, config, figures, command=command, seconds=result.seconds))
 
 

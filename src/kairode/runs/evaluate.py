@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from kairode.agents.evaluate import Evaluation, evaluate
+from kairode.agents.evaluate import evaluate
 from kairode.agents.policy_files import describe_policy, read_policy
 from kairode.envs import make
 from kairode.errors import KairodeError
+from kairode.result import Result
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run
 from kairode.runs.schedule import chosen_of
 from kairode.training.model_files import load_models
@@ -14,7 +15,7 @@ from kairode.training.model_files import load_models
 
 def evaluate_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
-) -> tuple[dict[str, Any], Evaluation]:
+) -> tuple[dict[str, Any], Result]:
     """Evaluate the policy of a run on the real system: on its own schedule, any other, or at chosen times."""
     if is_mpc_run(folder):
         if isinstance(schedule, str):
@@ -23,7 +24,7 @@ def evaluate_run(
     if isinstance(schedule, str) and schedule == "chosen":
         system, policy, chosen = chosen_of(folder)
         found = evaluate(system.env, policy, episodes=episodes, schedule=chosen, seed=seed)
-        return {**system.about, "schedule": "chosen"}, found
+        return {**system.about, "schedule": "chosen", "time_unit": system.env.task.spec.time_unit}, found
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
         raise KairodeError(
@@ -33,4 +34,4 @@ def evaluate_run(
     env = make(about["env"], setting=about["setting"], **about["fields"])
     timing = about["schedule"] if schedule is None else schedule
     found = evaluate(env, read_policy(folder, model), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
-    return {**about, "schedule": timing}, found
+    return {**about, "schedule": timing, "time_unit": env.task.spec.time_unit}, found

@@ -13,13 +13,11 @@ from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
 from kairode.models.dynamics import DynamicsModel
-from kairode.paper.studies import short
+from kairode.result import rounded
 from kairode.runs import labels
 from kairode.runs.course import course
 from kairode.seeds import Purpose, derive
 
-AXES = {"gridworld": ("x", "y"), "hiv": ("V", "E"), "hiv-partial": ("V", "E"), "acrobot": ("theta1", "theta2")}
-"""The two variables that a policy is mapped over; the first two of any other environment."""
 CELLS = 32
 """Of a map, along each axis."""
 
@@ -65,7 +63,7 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
     names = [variable.name for variable in spec.observations]
     if len(names) < 2:
         return None
-    across = [names.index(name) for name in AXES.get(spec.name, names[:2])]
+    across = [names.index(name) for name in spec.map_axes or names[:2]]
     seen = np.asarray(data.observation)[:, :-1][data.mask]
     low, high = np.quantile(seen, [0.005, 0.995], axis=0)
     grids = [np.linspace(low[i], high[i], CELLS) for i in across]
@@ -78,7 +76,7 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
         "axes": axes,
         "names": list(spec.actions.names),
         "actions": values.argmax(-1).tolist(),
-        "values": short(values.max(-1), 4),
+        "values": rounded(values.max(-1), 4),
         "others": "the median of what was seen",
     }
 
@@ -89,4 +87,4 @@ def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[s
     variable = next(variable for variable in spec.observations if variable.name == name)
     line = points[:, 0] if which == 0 else points[0]
     at = variable.quantity(line[:, spec.observations.index(variable)])
-    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": short(at, 4)}
+    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": rounded(at, 4)}

@@ -28,7 +28,7 @@ from kairode.config.serialize import first_difference, from_dict, to_dict
 from kairode.errors import KairodeError, Stopped
 from kairode.files import PARTS, check_target, load_json, save_json
 from kairode.runs.lock import LOCK, OWNER, locked
-from kairode.runs.migrate import FORMAT, earlier_name, is_finished, migrate, migrate_record
+from kairode.runs.migrate import FORMAT, earlier_name, is_finished, migrate, migrate_record, migrate_spec
 
 T = TypeVar("T")
 MANIFEST, RECORD = "manifest.json", "record.json"
@@ -309,6 +309,7 @@ def _read_old(folder: Path, config: Any, kind: str | None, advice: str) -> Manif
     version = (record or {}).get("versions", {}).get("kairode", "")
     seconds = optional("stages.json") or {}
     system = optional("system.json")
+    system = None if system is None else migrate_spec(system)
     return Manifest(FORMAT, named, version, made, config, (), system, {}, seconds, is_finished(record))
 
 

@@ -1,10 +1,11 @@
 """What the rows of a run's tables are, as data: kind of policy or schedule, interval, price, budget, action.
 
-The keys of a table are made from these for display alone; nothing reads them back but `upgraded`, for older records.
+The keys of a table are made from these for display alone; nothing reads them back but the migration of older records.
 """
 
-import copy
 from typing import Any
+
+from kairode.result import objective_of
 
 
 def label(row: dict[str, Any]) -> str:
@@ -52,36 +53,4 @@ def of_kind(rows: dict[str, Any], kind: str) -> dict[str, Any]:
 def best_constant(tests: dict[str, Any]) -> str:
     """The key of the constant policy that returns most."""
     held = of_kind(tests, "constant")
-    return max(held, key=lambda name: float(held[name]["return"]))
-
-
-def upgraded(made: dict[str, Any]) -> dict[str, Any]:
-    """A record whose rows say what they are; an older one, whose rows have only a label, is completed from these."""
-    if made.get("kind") not in ("run", "schedule"):  # others have no such rows
-        return made
-    made = copy.deepcopy(made)
-    figures = made.get("figures", {})
-    for name, test in figures.get("tests", {}).items():
-        made["figures"]["tests"][name] = {**_test_of(name), **test}
-    for table in (figures, figures.get("visits", {})):
-        for rows in (table.get("rows", {}), table.get("usual", {})):
-            rows.update({name: {**_schedule_of(name), **row} for name, row in rows.items()})
-    spec = figures.get("spec", {})
-    if spec.get("environment") in ("hiv", "hiv-partial"):
-        spec.setdefault("decision_name", "visit")
-    return made
-
-
-def _test_of(name: str) -> dict[str, Any]:
-    if name.startswith("always "):
-        return constant(name.removeprefix("always "))
-    return {"kind": name}
-
-
-def _schedule_of(name: str) -> dict[str, Any]:
-    kind, _, value = name.partition(" ")
-    if kind == "every":
-        return fixed(float(value))
-    if kind in ("price", "budget"):
-        return chosen(price=float(value)) if kind == "price" else chosen(budget=int(value))
-    return own()
+    return max(held, key=lambda name: float(objective_of(held[name])))

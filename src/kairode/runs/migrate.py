@@ -1,30 +1,51 @@
-"""Configs and records of earlier formats, read as today's.
+"""Run folders and records of earlier formats, read as today's.
 
-Format 0 is a folder with `config.json` and no manifest, and a record without a `format`. A renamed option is one entry
-here: `CONFIGS["rounds"] = lambda config: renamed(config, {"each": "episodes_per_round"})`.
+A record without a `format`, and a folder with `config.json` and no manifest, are of format 0. Format 1 has every result
+in the form of `kairode.result.Result`, rows of tables that say what they are, and today's fields of a spec. A renamed
+option is one entry of `CONFIGS`: `CONFIGS["rounds"] = lambda config: renamed(config, {"each": "episodes_per_round"})`.
+
+In format 0 a result had one of four forms, and `return` meant another thing in each:
+
+    evaluation   `return` is the objective; `return_std`, `return_low`, `return_high`
+    row          a schedule of `kairode schedule`: `return` is the discounted accrued return, `plain` the accrued one
+    point        a study of visits: the same with a list of seeds, without an interval
+    cell         a study of returns: `values` are the objective of each seed
+
+All functions are pure, keep what they do not know, and leave what is new already as it is.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kairode.result import Result, Spread, objective_name
+from kairode.runs import labels
+
+Figures = dict[str, Any]
+
 FORMAT = 1
 """Of manifests and records written today."""
+CONFIGS_FORMAT = 2
+"""Older ones have their configs changed by `CONFIGS`."""
 
 KINDS: dict[str, str] = {}
-"""Kinds of runs that have another name since format 0."""
+"""Kinds of runs that have another name now."""
 
 CONFIGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From a config of format 0 to today's, by the kind's name in format 0."""
+"""From an old config to today's, by the kind's old name; applied to today's it changes nothing."""
 
 FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "rounds": lambda record: "test" in record.get("figures", {}),  # a record was written after every round
 }
 """Whether a record of format 0 is that of a finished run, by the kind's name in format 0; otherwise every one is."""
 
+DISCOUNTED = ("hiv", "hiv-partial")
+"""Environments evaluated by the discounted return, where a record does not say so."""
+
 
 def migrate(kind: str, config: Mapping[str, Any], version: int = 0) -> tuple[str, dict[str, Any]]:
     """Kind and config as today's version names them."""
-    if version >= FORMAT:
+    if version >= CONFIGS_FORMAT:
         return kind, dict(config)
     change = CONFIGS.get(kind, dict)
     return KINDS.get(kind, kind), change(dict(config))
@@ -37,9 +58,220 @@ def earlier_name(kind: str) -> str:
 
 def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """A record as today's version writes it."""
-    version = int(record.get("format", 0))
-    kind, config = migrate(record["kind"], record["config"], version)
-    return {**record, "format": FORMAT, "kind": kind, "config": config}
+    version, kind, config = int(record.get("format", 0)), record.get("kind", ""), record.get("config", {})
+    found = {"format": FORMAT, **record, "kind": kind}
+    if version < 1 and "figures" in record:
+        found["figures"] = migrate_figures(kind, record["figures"], config)
+    if "config" in record:
+        found["kind"], found["config"] = migrate(kind, config, version)
+    return {**found, "format": FORMAT}
+
+
+def migrate_figures(kind: str, figures: Mapping[str, Any], config: Mapping[str, Any]) -> Figures:
+    """The figures of a record of format 0, or of a part of one, in the form of format 1."""
+    change = FIGURES.get(kind)
+    return dict(figures) if change is None else change(copy.deepcopy(dict(figures)), dict(config))
+
+
+def migrate_spec(spec: Mapping[str, Any]) -> Figures:
+    """The spec of a system with today's fields; those that describe it as its own environment does."""
+    found = dict(spec)
+    if "environment" not in found:  # described in another way
+        return found
+    if "judged_discounted" in found:
+        found = {("discounted_objective" if name == "judged_discounted" else name): x for name, x in found.items()}
+    own = HIV_DESCRIPTION if found.get("environment") in DISCOUNTED else {}
+    return {**found, **{name: x for name, x in (DESCRIPTION | own).items() if name not in found}}
+
+
+DESCRIPTION: Figures = {
+    "decision_name": "decision",
+    "subject": "system",
+    "measures": [],
+    "regimes": ["all"],
+    "map_axes": None,
+}
+HIV_DESCRIPTION: Figures = {
+    "decision_name": "visit",
+    "subject": "patient",
+    "measures": [
+        [
+            "healthy",
+            "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per "
+            "ml and V below 1,000 per ml.",
+        ]
+    ],
+    "regimes": ["healthy", "V below 1e4", "V below 1e5", "V above 1e5"],
+    "map_axes": ["V", "E"],
+}
+"""As `kairode.envs.hiv` says, which needs JAX."""
+
+
+def evaluation_figures(old: Mapping[str, Any], *, discounted: bool = False, accrued: bool = False) -> Figures:
+    """Of one policy. The other return was not recorded; the oldest do not say whether theirs is discounted."""
+    if "objective" in old:
+        return dict(old)
+    objective = objective_name(discounted=old.get("discounted", discounted), accrued=accrued)
+    spread = Spread(old["return_std"], None, old["return_low"], old["return_high"])
+    known = ("return", "discounted", "return_std", "return_low", "return_high", "episodes")
+    return _new(old, objective, {objective: old["return"]}, spread, old.get("episodes"), known)
+
+
+def schedule_row(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
+    """Of one policy under one schedule, the reward counted on every finest step."""
+    if "objective" in old:
+        return dict(old)
+    spread = Spread(low=old["low"], high=old["high"])
+    return _accrued(old, discounted, spread, episodes, ("return", "plain", "low", "high"))
+
+
+def visits_point(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
+    """The same with one policy for each seed."""
+    if "objective" in old:
+        return dict(old)
+    values = old["return" if discounted else "plain"]
+    spread = Spread() if None in values else Spread.of(values)
+    return _accrued(old, discounted, spread, episodes, ("return", "plain"))
+
+
+def study_cell(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
+    """Of one policy for each seed, the reward counted at decisions."""
+    if "objective" in old:
+        return dict(old)
+    objective, values = objective_name(discounted=discounted, accrued=False), old["values"]
+    spread = Spread() if None in values else Spread.of(values)
+    spread = spread._replace(low=old["low"], high=old["high"])  # of the values before they were rounded
+    return _new(old, objective, {objective: values}, spread, episodes, ("values", "low", "high"))
+
+
+def _accrued(
+    old: Mapping[str, Any], discounted: bool, spread: Spread, episodes: int | None, known: tuple[str, ...]
+) -> Figures:
+    returns = {"discounted_accrued_return": old["return"], "accrued_return": old["plain"]}
+    renamed = {**old, "decisions": old["visits"]}
+    return _new(
+        renamed, objective_name(discounted=discounted, accrued=True), returns, spread, episodes, (*known, "visits")
+    )
+
+
+def _new(
+    old: Mapping[str, Any],
+    objective: str,
+    returns: Figures,
+    spread: Spread,
+    episodes: int | None,
+    known: tuple[str, ...],
+) -> Figures:
+    """The new figures, and behind them what a record holds besides."""
+    healthy = old.get("healthy")
+    unknown = healthy is None or (isinstance(healthy, list) and all(share is None for share in healthy))
+    result = Result(
+        objective=objective,
+        returns=returns,
+        spread=spread,
+        decisions=old["decisions"],
+        time=old.get("time"),
+        terminated=old.get("reached"),
+        measures={} if unknown else {"healthy": healthy},
+        episodes=episodes,
+    )
+    taken = {*known, "decisions", "time", "reached", "healthy"}
+    return {**result.figures(), **{name: value for name, value in old.items() if name not in taken}}
+
+
+def _evaluations(found: Any, config: Figures) -> Any:
+    """One result, a list or a dict of them."""
+    if isinstance(found, list):
+        return [_evaluations(one, config) for one in found]
+    if "return" in found:
+        return evaluation_figures(found, discounted=config.get("env") in DISCOUNTED)
+    return {name: _evaluations(one, config) for name, one in found.items()}
+
+
+def _rows(rows: Figures, discounted: bool, episodes: int | None = None) -> Figures:
+    return {
+        name: {**_schedule_of(name), **schedule_row(row, discounted=discounted, episodes=episodes)}
+        for name, row in rows.items()
+    }
+
+
+def _schedule_of(name: str) -> Figures:
+    """What a row is, by its label."""
+    kind, _, value = name.partition(" ")
+    if kind == "every":
+        return labels.fixed(float(value))
+    if kind in ("price", "budget"):
+        return labels.chosen(price=float(value)) if kind == "price" else labels.chosen(budget=int(value))
+    return labels.own()
+
+
+def _test_of(name: str) -> Figures:
+    return labels.constant(name.removeprefix("always ")) if name.startswith("always ") else {"kind": name}
+
+
+def _run(figures: Figures, config: Figures) -> Figures:
+    found = dict(figures)
+    if "spec" in figures:
+        found["spec"] = migrate_spec(figures["spec"])
+    if "tests" in figures:
+        tests = _evaluations(figures["tests"], config)
+        found["tests"] = {name: {**_test_of(name), **test} for name, test in tests.items()}
+    if "rounds" in figures:
+        found["rounds"] = _evaluations(figures["rounds"], config)
+    if visits := figures.get("visits"):
+        discounted = config["env"] in DISCOUNTED
+        both = {name: _rows(visits[name], discounted) for name in ("rows", "usual") if name in visits}
+        found["visits"] = {**visits, **both}
+    return found
+
+
+def _runs(figures: Figures, config: Figures) -> Figures:
+    return {**figures, "spec": migrate_spec(figures["spec"])} if "spec" in figures else figures
+
+
+def _rounds(figures: Figures, config: Figures) -> Figures:
+    parts = [name for name in ("rounds", "test") if name in figures]  # the test comes after the last round
+    return {**figures, **{name: _evaluations(figures[name], config) for name in parts}}
+
+
+def _control(figures: Figures, config: Figures) -> Figures:
+    """The mean over seeds and its spread are those of the tests."""
+    parts = [name for name in ("tests", "random", "actors") if name in figures]
+    kept = {name: value for name, value in figures.items() if name not in ("return", "return_std")}
+    return {**kept, **{name: _evaluations(figures[name], config) for name in parts}}
+
+
+def _schedule(figures: Figures, config: Figures) -> Figures:
+    """The record does not name its environment: the interval is that of the objective."""
+    rows = figures["rows"]
+    plain = all("objective" in row or row["low"] <= row["plain"] <= row["high"] for row in rows.values())
+    return {**figures, "rows": _rows(rows, not plain, config.get("episodes"))}
+
+
+def _visits(figures: Figures, config: Figures) -> Figures:
+    options: Figures = {"discounted": config["env"] in DISCOUNTED, "episodes": config.get("test_episodes")}
+    return {**figures, "points": {label: visits_point(one, **options) for label, one in figures["points"].items()}}
+
+
+def _study(figures: Figures, config: Figures) -> Figures:
+    options: Figures = {"discounted": config["env"] in DISCOUNTED, "episodes": config.get("test_episodes")}
+    cells = {
+        model: {schedule: study_cell(cell, **options) for schedule, cell in by_schedule.items()}
+        for model, by_schedule in figures["cells"].items()
+    }
+    return {**figures, "cells": cells}
+
+
+FIGURES: dict[str, Callable[[Figures, Figures], Figures]] = {
+    "run": _run,
+    "runs": _runs,
+    "rounds": _rounds,
+    "control": _control,
+    "schedule": _schedule,
+    "visits": _visits,
+    "study": _study,
+}
+"""By the kind's name in format 0; other kinds hold no results."""
 
 
 def is_finished(record: Mapping[str, Any] | None) -> bool:
@@ -51,7 +283,7 @@ def is_finished(record: Mapping[str, Any] | None) -> bool:
 
 def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """A config with some fields at other paths ("dqn.every" -> "dqn.target_every"); missing ones are left out."""
-    found = _copy(config)
+    found = copy.deepcopy(dict(config))
     for old, new in names.items():
         *way, last = old.split(".")
         place = _inside(found, way)
@@ -63,10 +295,6 @@ def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
         assert target is not None
         target[last] = value
     return found
-
-
-def _copy(value: Any) -> Any:
-    return {name: _copy(item) for name, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _inside(config: dict[str, Any], way: list[str], create: bool = False) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from kairode.agents.evaluate import Evaluation, evaluate
+from kairode.agents.evaluate import evaluate
 from kairode.algorithms.mpc import OPEN, MPCTraining, check_mpc, curve
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
@@ -17,10 +17,10 @@ from kairode.data.policy import Policy
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.planning.mpc import LearnedDynamics, Planner
+from kairode.result import Result, objective_of
 from kairode.runs.folder import RunFolder
 from kairode.runs.record import record as make_record
 from kairode.seeds import Purpose, derive, derive_many
-from kairode.stats import mean, std
 from kairode.training import checkpoint
 from kairode.trees import one, stack
 
@@ -57,12 +57,9 @@ def _figures(
 ) -> dict[str, Any]:
     callback(Progress(f"evaluating on {config.test_episodes} episodes"))
     tests = [evaluate(env, policy, episodes=config.test_episodes).figures() for policy in policies]
-    returns = [test["return"] for test in tests]
     return {
         "tests": tests,
         "actors": actors_alone(env, policies, config.test_episodes),
-        "return": mean(returns),
-        "return_std": std(returns),
         "random": evaluate(env, None, episodes=100).figures(),
         "curve": curve(config, training.episodes),
         "fits": training.fits,
@@ -109,12 +106,12 @@ def load_policies(folder: str | Path) -> list[Policy]:
 
 def best_seed(record: dict[str, Any]) -> int:
     """Index of the seed with the highest test return."""
-    return int(np.argmax([test["return"] for test in record["figures"]["tests"]]))
+    return int(np.argmax([objective_of(test) for test in record["figures"]["tests"]]))
 
 
 def evaluate_mpc_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
-) -> tuple[dict[str, Any], Evaluation]:
+) -> tuple[dict[str, Any], Result]:
     """Evaluate the policy of the run's best seed, on other episodes than those it was found best on.
 
     With a fixed interval, a planner predicts with that interval too.
@@ -126,8 +123,9 @@ def evaluate_mpc_run(
     fixed = isinstance(schedule, int | float)
     if fixed and isinstance(policy, Planner) and isinstance(policy.dynamics, LearnedDynamics):
         policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
+    env = make_env(config)
     found = evaluate(
-        make_env(config),
+        env,
         policy,
         episodes=episodes,
         schedule=schedule,
@@ -135,4 +133,4 @@ def evaluate_mpc_run(
         seed=derive(seed, Purpose.MPC_RETEST),
     )
     which = "" if config.seeds == 1 else f", seed {config.seed + best} (the best of {config.seeds})"
-    return {"env": f"{config.env}{which}", "schedule": schedule}, found
+    return {"env": f"{config.env}{which}", "schedule": schedule, "time_unit": env.task.spec.time_unit}, found

@@ -32,6 +32,7 @@ from kairode.runs.findings import on_the_system, policy_map, shown_courses
 from kairode.runs.fit import run_fit
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import DYNA, ModelledSystem
+from kairode.runs.migrate import migrate_figures
 from kairode.runs.record import record as make_record
 from kairode.runs.schedule import check_schedule_config, choose_and_test, fixed_rows
 from kairode.seeds import Purpose, derive
@@ -63,6 +64,8 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
             Progress("run", message=f"{command_of(config)}, {state} {path}. Safe to interrupt: run it again to resume.")
         )
         figures = _stages(config, env, folder, callback)
+        # A stage may have been done by an older version before.
+        figures = migrate_figures(KIND, figures, {"env": config.env})
         record = make_record(KIND, config, figures, command=command, seconds=folder.total_seconds)
         return folder.finish({**record, "stages": folder.seconds})
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
+from kairode.errors import KairodeError
+from kairode.files import load_json
+from kairode.runs.migrate import FORMAT, migrate_record
 
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
@@ -19,6 +22,7 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
     """Everything needed to make the figures again."""
     settings: dict[str, Any] = dict(config) if isinstance(config, dict) else dataclasses.asdict(config)
     return {
+        "format": FORMAT,
         "kind": kind,
         "command": command,
         "config": settings,
@@ -30,6 +34,14 @@ def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, sec
         "machine": machine(),
         "versions": versions(),
     }
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """A record in today's format, whatever version wrote it."""
+    found = load_json(path, "run the command of its folder again.")
+    if not isinstance(found, dict):
+        raise KairodeError(f"{path} is no record: a record is a JSON object.")
+    return migrate_record(found)
 
 
 def plain(config: Any) -> Any:

@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 
+from kairode.agents.evaluate import Scores, score_accrued, to_result
 from kairode.agents.policy_files import describe_policy, read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch
 from kairode.algorithms.dyna import DATA, DynaState, read_state, refit_ensemble
 from kairode.algorithms.fit import digest
 from kairode.algorithms.schedule import (
-    evaluate_policies,
-    intervals_by_condition,
+    intervals_by_regime,
     learn_schedule_policy,
-    objective_return,
     schedule_learn_config,
 )
 from kairode.callbacks import Callback, Progress, no_callback
@@ -42,7 +40,7 @@ from kairode.envs.consistency import check_course
 from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
-from kairode.files import load_json, save_json
+from kairode.files import save_json
 from kairode.planning.optimize_schedule import (
     check_candidates,
     check_limits,
@@ -54,10 +52,9 @@ from kairode.runs import labels
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import ModelledSystem, read_run
 from kairode.runs.lock import locked
-from kairode.runs.migrate import FORMAT, migrate_record
+from kairode.runs.migrate import FORMAT
 from kairode.runs.record import record as make_record
 from kairode.seeds import Purpose, derive
-from kairode.stats import bootstrap_interval
 from kairode.training import checkpoint
 from kairode.training.session import Session
 from kairode.trees import alone, stack
@@ -149,7 +146,7 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
         place = AccruedRewards.of(system.env, schedule.longest(system.env.task.spec))
         seed = derive(config.test_seed, Purpose.TEST)
         episodes[label] = collect(place, policy, episodes=config.test_episodes, seed=seed, schedule=schedule)
-        histograms[label] = intervals_by_condition(system.env.task, episodes[label])
+        histograms[label] = intervals_by_regime(system.env.task, episodes[label])
     figures = {"rows": rows, "intervals": histograms, "real_episodes": len(system.data)}
     record = make_record("schedule", config, figures, command=command, seconds=time.perf_counter() - started)
     save_json(system.folder / PLACE / "record.json", {"format": FORMAT, **record})
@@ -301,7 +298,7 @@ def chosen_of(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
 def _recorded_config(path: Path) -> ScheduleConfig:
     if not path.exists():
         return ScheduleConfig()
-    return from_dict(ScheduleConfig, migrate_record(load_json(path))["config"], file=path)
+    return from_dict(ScheduleConfig, read_record(path)["config"], file=path)
 
 
 def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
@@ -309,28 +306,25 @@ def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) 
     spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
-    many = stack([policy] * len(taus))
-    batch = TrainingBatch(system.env, FixedOrOwn(jnp.array(taus, jnp.float32), least), many.encoder, len(taus))
-    seed = derive(config.test_seed, Purpose.TEST)
-    found = evaluate_policies(system.env, batch, many, seed, config.test_episodes)
+    schedules = FixedOrOwn(jnp.array(taus, jnp.float32), least)
+    found = _scores(system, stack([policy] * len(taus)), schedules, config, len(taus))
     what = [labels.fixed(tau) if tau else labels.own() for tau in taus]
-    return {
-        labels.label(about): about | _row(system, {name: x[i] for name, x in found.items()})
-        for i, about in enumerate(what)
-    }
+    return {labels.label(about): about | _row(system, found, i) for i, about in enumerate(what)}
 
 
 def chosen_row(system: ModelledSystem, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
     """The policy under a chosen schedule."""
-    batch = TrainingBatch(system.env, alone(schedule), alone(policy.encoder), 1)
-    seed = derive(config.test_seed, Purpose.TEST)
-    found = evaluate_policies(system.env, batch, alone(policy), seed, config.test_episodes)
+    found = _scores(system, alone(policy), alone(schedule), config, 1)
     visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
-    return {**_row(system, {name: x[0] for name, x in found.items()}), "shadow_price": visit_penalty}
+    return {**_row(system, found, 0), "shadow_price": visit_penalty}
 
 
-def _row(system: ModelledSystem, found: dict[str, np.ndarray]) -> dict[str, Any]:
-    low, high = bootstrap_interval(objective_return(system.env.task, found))
-    means = {name: float(values.mean()) for name, values in found.items()}
-    healthy = None if np.isnan(means["healthy"]) else means["healthy"]
-    return {**means, "low": low, "high": high, "healthy": healthy}
+def _scores(
+    system: ModelledSystem, policies: QPolicy, schedules: Schedule, config: ScheduleConfig, agents: int
+) -> Scores:
+    seed = derive(config.test_seed, Purpose.TEST)
+    return score_accrued(system.env, policies, schedules, seed, config.test_episodes, agents)
+
+
+def _row(system: ModelledSystem, found: Scores, i: int) -> dict[str, Any]:
+    return to_result(system.env.task.spec, jax.tree.map(lambda x: x[i], found), accrued=True).figures()
