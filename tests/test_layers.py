@@ -70,6 +70,23 @@ def test_imports_follow_the_layers() -> None:
     assert not wrong
 
 
+def test_reports_draw_what_is_recorded() -> None:
+    """They import nothing that computes: of training, agents and planning only the progress that they display."""
+    computes = ("kairode.training", "kairode.agents", "kairode.planning")
+    for path in sorted((ROOT / "report").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(computes):
+                assert {alias.name for alias in node.names} <= {"TrainProgress", "FitProgress"}, path
+
+
+def test_no_words_of_one_environment_in_generic_code() -> None:
+    """What describes a system comes from its task; settings made for an environment, and old records, may name it."""
+    own = ("config", "envs/hiv.py", "runs/migrate.py")
+    for path in sorted(ROOT.rglob("*.py")):
+        inside = path.relative_to(ROOT).as_posix()
+        assert inside.startswith(own) or "patient" not in path.read_text(), path
+
+
 def test_every_layer_exists_and_no_other() -> None:
     present = {layer_of(path) for path in ROOT.rglob("*.py")} - GROUND - {"__init__"}
     assert present == set(LAYERS)

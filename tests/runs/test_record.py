@@ -29,7 +29,7 @@ def test_a_record_is_plain_json(tmp_path) -> None:
 
 
 def test_the_commit_is_that_of_the_code() -> None:
-    head = subprocess.run_pipeline(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True)
     found = commit()
     if head.returncode == 0:
         assert found is not None

@@ -23,7 +23,7 @@ from kairode.models.ode import parse_solver
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
-from kairode.training.evaluate_model import IntervalCheck, check_solver, evaluate_model
+from kairode.training.evaluate_model import FAR, IntervalCheck, check_solver, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
 
@@ -212,7 +212,8 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
 
 
 def _interval_figures(checks: list[IntervalCheck | None]) -> list[dict[str, Any]] | None:
-    return [{**dataclasses.asdict(check), "far": check.far} for check in checks if check is not None] or None
+    known = [check for check in checks if check is not None]
+    return [{**dataclasses.asdict(check), "far": check.far, "threshold": FAR} for check in known] or None
 
 
 def digest(*trees: Any) -> str:

@@ -5,7 +5,6 @@ from typing import Any
 from kairode.envs.core import Spec
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
-from kairode.training.evaluate_model import FAR
 
 
 def fit_table(made: dict[str, Any], spec: Spec) -> Table:
@@ -74,8 +73,9 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
     if not any(check["far"] for check in checks):
         return found
     return (
-        f"{found}\nWarning: the drawn intervals are distributed unlike the test data's (by more than {FAR:g} beyond "
-        "chance), so a policy learned in imagination prepares for intervals that the system does not have: fit longer, "
+        f"{found}\nWarning: the drawn intervals are distributed unlike the test data's (by more than "
+        f"{checks[0]['threshold']:g} beyond chance), so a policy learned in imagination prepares for intervals that "
+        "the system does not have: fit longer, "
         "or raise the timer's weight (--weights.timer)."
     )
 
