@@ -22,7 +22,6 @@ from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainResult, train_agents
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state
 from kairode.algorithms.fit import digest, load_data
-from kairode.algorithms.schedule import evaluate_policies, objective_return
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.data import Trajectory

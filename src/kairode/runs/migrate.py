@@ -1,8 +1,8 @@
 """Run folders and records of earlier formats, read as today's.
 
 A record without a `format`, and a folder with `config.json` and no manifest, are of format 0. Format 1 has every result
-in the form of `kairode.result.Result`, rows of tables that say what they are, and today's fields of a spec. A renamed
-option is one entry of `CONFIGS`: `CONFIGS["rounds"] = lambda config: renamed(config, {"each": "episodes_per_round"})`.
+in the form of `kairode.result.Result`, rows of tables that say what they are, today's fields of a spec, and today's
+fields of configs (`kairode.config.renames`).
 
 In format 0 a result had one of four forms, and `return` meant another thing in each:
 
@@ -18,6 +18,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kairode.config.renames import CHANGES
 from kairode.result import Result, Spread, objective_name
 from kairode.runs import labels
 
@@ -25,14 +26,12 @@ Figures = dict[str, Any]
 
 FORMAT = 1
 """Of manifests and records written today."""
-CONFIGS_FORMAT = 2
-"""Older ones have their configs changed by `CONFIGS`."""
 
 KINDS: dict[str, str] = {}
-"""Kinds of runs that have another name now."""
+"""Kinds of runs that have another name since format 0."""
 
-CONFIGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""From an old config to today's, by the kind's old name; applied to today's it changes nothing."""
+CONFIGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = dict(CHANGES)
+"""From a config of format 0 to today's, by the kind's name in format 0."""
 
 FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
     "rounds": lambda record: "test" in record.get("figures", {}),  # a record was written after every round
@@ -45,10 +44,10 @@ DISCOUNTED = ("hiv", "hiv-partial")
 
 def migrate(kind: str, config: Mapping[str, Any], version: int = 0) -> tuple[str, dict[str, Any]]:
     """Kind and config as today's version names them."""
-    if version >= CONFIGS_FORMAT:
+    if version >= FORMAT:
         return kind, dict(config)
     change = CONFIGS.get(kind, dict)
-    return KINDS.get(kind, kind), change(dict(config))
+    return KINDS.get(kind, kind), change(copy.deepcopy(dict(config)))
 
 
 def earlier_name(kind: str) -> str:
