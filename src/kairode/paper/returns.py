@@ -62,10 +62,10 @@ def _studies() -> dict[str, Study]:
     found["constant-hiv-oracle"] = found["ours-hiv-oracle"]
     # Days apart, episodes are so long that there are fewer of them, and of models' seeds.
     changed: dict[str, dict[str, Any]] = {
-        "paper-hiv-3467": {"seeds": 1, "episodes": 700, "every": 50_000},
-        "paper-hiv-12": {"seeds": 1, "episodes": 250, "every": 50_000},
-        "paper-hiv-oracle-3467": {"episodes": 1750, "every": 20_000},
-        "ours-hiv-oracle": {"episodes": 1800, "every": 20_000, "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3)},
+        "paper-hiv-3467": {"seeds": 1, "episodes": 700, "validate_every": 50_000},
+        "paper-hiv-12": {"seeds": 1, "episodes": 250, "validate_every": 50_000},
+        "paper-hiv-oracle-3467": {"episodes": 1750, "validate_every": 20_000},
+        "ours-hiv-oracle": {"episodes": 1800, "validate_every": 20_000, "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3)},
     }
     for name, changes in changed.items():
         found[name] = dataclasses.replace(found[name], **changes)
