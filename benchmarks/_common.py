@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.files import save_json
-from kairode.runs.record import record
+from kairode.runs.record import make_record
 
 
 def finish(
@@ -27,7 +27,7 @@ def finish(
     figures = rounded(figures)
     if options.save:
         seconds = time.perf_counter() - started
-        save_json(options.save, record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
+        save_json(options.save, make_record("bench", config, figures, command=f"kairode bench {name}", seconds=seconds))
     if options.json:
         print(json.dumps(figures, indent=1))
     else:

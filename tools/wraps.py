@@ -13,7 +13,7 @@ import numpy as np
 
 import kairode
 from kairode.files import save_json
-from kairode.runs.record import record
+from kairode.runs.record import make_record
 
 
 def errors(folder: Path, test: kairode.Trajectory) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def main() -> None:
             for name, f in found.items()
         }
         command = "kairode reproduce table1 --rows acrobot-cooled --models latent-ode && python tools/wraps.py RUNS"
-        save_json(options.save, record("wraps", {}, plain, command=command, seconds=time.perf_counter() - started))
+        save_json(options.save, make_record("wraps", {}, plain, command=command, seconds=time.perf_counter() - started))
 
 
 if __name__ == "__main__":

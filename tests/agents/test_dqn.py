@@ -106,7 +106,9 @@ def learner_with(settings: DQNConfig, items: ReplayTransition) -> Learner:
 @pytest.mark.parametrize("double", [False, True])
 def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
     """Of a linear network, whose gradient is written down at once; three updates, since Adam's first ignores sizes."""
-    settings = DQNConfig(hidden=(), batch_size=16, replay_capacity=64, gradient_clip=0.05, learning_rate=0.01, alpha=0.7, double_q=double)
+    settings = DQNConfig(
+        hidden=(), batch_size=16, replay_capacity=64, gradient_clip=0.05, learning_rate=0.01, alpha=0.7, double_q=double
+    )
     learner = learner_with(settings, transitions(40))
     gradient_step = eqx.filter_jit(update_q)
     moments = [np.zeros((2, *x.shape)) for x in (learner.q.weights[0], learner.q.biases[0])]

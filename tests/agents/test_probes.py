@@ -16,7 +16,13 @@ from kairode.envs.schedule import FixedOrOwn, Own
 from kairode.models.zoo import build
 
 SETTINGS = DQNConfig(
-    hidden=(64,), batch_size=32, replay_capacity=512, target_period=2, learning_rate=3e-3, final_epsilon=0.5, epsilon_decay=50
+    hidden=(64,),
+    batch_size=32,
+    replay_capacity=512,
+    target_period=2,
+    learning_rate=3e-3,
+    final_epsilon=0.5,
+    epsilon_decay=50,
 )
 # Two ways of unlike length; the longer leads to more. gamma = 0.9.
 WAYS = {0: [(1, 0.0, 1.0), (2, 0.0, 10.0)], 1: [(END, 1.0, 1.0)] * 2, 2: [(END, 1.2, 1.0)] * 2}

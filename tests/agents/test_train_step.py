@@ -30,7 +30,9 @@ TINY = DQNConfig(hidden=(), batch_size=4, replay_capacity=16, target_period=3)
 
 
 def small(name: str, env: Environment, seed: int) -> DynamicsModel:
-    return build(name, env.task.spec, ModelConfig(latent_size=4, encoder_hidden=3, timer="none"), key=jax.random.key(seed))
+    return build(
+        name, env.task.spec, ModelConfig(latent_size=4, encoder_hidden=3, timer="none"), key=jax.random.key(seed)
+    )
 
 
 def test_the_target_is_renewed_after_some_episodes() -> None:

@@ -15,7 +15,17 @@ from kairode.errors import Stopped
 @pytest.mark.slow
 def test_rounds_count_every_real_episode_and_go_on_where_they_were(tmp_path, monkeypatch):
     dqn = DQNConfig(hidden=(16, 16), replay_capacity=512, batch_size=16, reward_scale=0.1)
-    config = DynaConfig("gridworld", initial_episodes=10, episodes_per_round=2, rounds=2, ensemble_size=2, fit_iterations=4, imagined_episodes=6, rollout_length=3, dqn=dqn)
+    config = DynaConfig(
+        "gridworld",
+        initial_episodes=10,
+        episodes_per_round=2,
+        rounds=2,
+        ensemble_size=2,
+        fit_iterations=4,
+        imagined_episodes=6,
+        rollout_length=3,
+        dqn=dqn,
+    )
     told = []
     made = run_dyna(config, tmp_path / "run", told.append)
     assert [found.real_episodes for found in told] == [10, 12, 14]

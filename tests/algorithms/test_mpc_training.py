@@ -241,7 +241,9 @@ def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_replay_that_runs_over_keeps_the_order() -> None:
-    config = small("pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch_size=8, replay_capacity=64))
+    config = small(
+        "pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch_size=8, replay_capacity=64)
+    )
     loop = crew_of(config)
     loop.warm_up()
     loop.begin_epoch()

@@ -91,7 +91,9 @@ def test_tables_say_what_they_have_no_record_of(typed, tmp_path):
 def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     """A study of the real gridworld, small: cells, curves, values; and from them the figures."""
     small = {"schedules": (0.0, 7.0), "episodes": 3, "seeds": 2, "every": 20, "look_episodes": 2, "test_episodes": 3}
-    dqn = dataclasses.replace(STUDIES["paper-gridworld-oracle"].dqn, hidden=(16, 16), replay_capacity=256, batch_size=16)
+    dqn = dataclasses.replace(
+        STUDIES["paper-gridworld-oracle"].dqn, hidden=(16, 16), replay_capacity=256, batch_size=16
+    )
     study = dataclasses.replace(STUDIES["paper-gridworld-oracle"], dqn=dqn, **small)
     monkeypatch.setitem(STUDIES, "paper-gridworld-oracle", study)
     words = ("--results", str(tmp_path), "--runs", str(tmp_path / "runs"), "--quiet")
@@ -125,9 +127,17 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
         save_models(tmp_path / f"gridworld-latent-ode-{seed}", "latent-ode", sizes, [model])
     dqn = dataclasses.replace(STUDIES["ours-gridworld"].dqn, hidden=(8,), replay_capacity=4096, batch_size=16)
     study = dataclasses.replace(
-        STUDIES["ours-gridworld"], dqn=dqn, episodes=2, seeds=3, validate_every=4, validation_episodes=2, test_episodes=2
+        STUDIES["ours-gridworld"],
+        dqn=dqn,
+        episodes=2,
+        seeds=3,
+        validate_every=4,
+        validation_episodes=2,
+        test_episodes=2,
     )
-    study = dataclasses.replace(study, rollout_length=2, real_transitions=True, latent_policy=False, model_env={"resample_member": True})
+    study = dataclasses.replace(
+        study, rollout_length=2, real_transitions=True, latent_policy=False, model_env={"resample_member": True}
+    )
     env = make("gridworld", setting="paper")
     batches, [judge] = studies.build_rooms(study, env, tmp_path)
     assert one(batches[0].env, 0).size == 2

@@ -255,7 +255,8 @@ def test_latent_states_are_carried_along_as_by_hand() -> None:
     """Under a schedule that models choose, in collected episodes and in practice."""
     env = kairode.make("gridworld", horizon=20.0)
     models = [
-        build("dt-rnn", env.task.spec, ModelConfig(latent_size=3, timer="none"), key=jax.random.key(i)) for i in range(2)
+        build("dt-rnn", env.task.spec, ModelConfig(latent_size=3, timer="none"), key=jax.random.key(i))
+        for i in range(2)
     ]
     q = ReLUNetwork.new(2, 8, 8, key=KEY)
     policy = QPolicy(q, IdentityEncoder(), env.task.spec, 0.0, accrues=True)

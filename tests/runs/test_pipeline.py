@@ -207,7 +207,9 @@ def test_branches_are_judged_over_whole_episodes():
 def test_learning_with_the_most_likely_interval(tmp_path):
     """As with a timer that is so sure of it that every draw is the most likely interval; a draw is another practice."""
     env = kairode.make("gridworld", horizon=60, intervals=(2, 12))
-    sure = build("rnn", env.task.spec, ModelConfig(latent_size=3, timer="classes", timer_hidden=4), key=jax.random.key(0))
+    sure = build(
+        "rnn", env.task.spec, ModelConfig(latent_size=3, timer="classes", timer_hidden=4), key=jax.random.key(0)
+    )
     weights = lambda m: (m.timer.net.layers[-1].weight, m.timer.net.layers[-1].bias)  # noqa: E731
     model = eqx.tree_at(weights, sure, replace_fn=lambda x: 0.1 * x)
     sure = eqx.tree_at(weights, sure, replace_fn=lambda x: 1e6 * x)

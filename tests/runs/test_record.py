@@ -12,12 +12,12 @@ from kairode.config.algorithms import RunConfig
 from kairode.errors import KairodeError
 from kairode.files import save_json
 from kairode.runs.pipeline import run_pipeline
-from kairode.runs.record import commit, processor, record
+from kairode.runs.record import commit, make_record, processor
 
 
 def test_a_record_is_plain_json(tmp_path) -> None:
     config = {"env": "hiv", "episodes": 5, "seed": 7, "fields": {}}
-    made = record("run", config, {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
+    made = make_record("run", config, {"return_mean": 1.5}, command="kairode run hiv", seconds=1.234)
     save_json(tmp_path / "record.json", made)
     back = json.loads((tmp_path / "record.json").read_text())
     assert back == made

@@ -36,7 +36,14 @@ def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("schedule") / "run"
     run_pipeline(
         RunConfig(
-            "gridworld", episodes=12, fit_iterations=4, ensemble_size=2, imagined=2, model_free_episodes=0, schedule_episodes=0, env_fields={"horizon": 30.0}
+            "gridworld",
+            episodes=12,
+            fit_iterations=4,
+            ensemble_size=2,
+            imagined=2,
+            model_free_episodes=0,
+            schedule_episodes=0,
+            env_fields={"horizon": 30.0},
         ),
         found,
     )
@@ -159,7 +166,9 @@ def test_no_run(typed, tmp_path):
 
 @pytest.mark.slow
 def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
-    fixed = ScheduleStudy("gridworld", "fixed", 2, intervals=(0.0, 7.0), dqn=SMALL, seeds=2, validate_every=50, test_episodes=3)
+    fixed = ScheduleStudy(
+        "gridworld", "fixed", 2, intervals=(0.0, 7.0), dqn=SMALL, seeds=2, validate_every=50, test_episodes=3
+    )
     chosen = dataclasses.replace(fixed, chooser="truth", intervals=(), prices=(0.0, 1.0))
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
@@ -238,7 +247,16 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     place = tmp_path / "run"
     small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
     run_pipeline(
-        RunConfig("gridworld", episodes=10, rounds=1, episodes_per_round=2, schedule_episodes=2, schedule_refits=1, candidates=(1.0, 3.0), **small),
+        RunConfig(
+            "gridworld",
+            episodes=10,
+            rounds=1,
+            episodes_per_round=2,
+            schedule_episodes=2,
+            schedule_refits=1,
+            candidates=(1.0, 3.0),
+            **small,
+        ),
         place,
     )
     made = json.loads((place / "record.json").read_text())["figures"]["visits"]

@@ -23,7 +23,7 @@ from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
 from kairode.models.zoo import build
 from kairode.training import checkpoint, loop
-from kairode.training.evaluate_model import compare_intervals, check_solver, evaluate_model
+from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
 from kairode.training.loop import FitProgress, train
 from kairode.training.model_files import load_models, save_models
 from kairode.training.step import init_fit_state, run_iterations

@@ -65,7 +65,11 @@ def _studies() -> dict[str, Study]:
         "paper-hiv-3467": {"seeds": 1, "episodes": 700, "validate_every": 50_000},
         "paper-hiv-12": {"seeds": 1, "episodes": 250, "validate_every": 50_000},
         "paper-hiv-oracle-3467": {"episodes": 1750, "validate_every": 20_000},
-        "ours-hiv-oracle": {"episodes": 1800, "validate_every": 20_000, "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3)},
+        "ours-hiv-oracle": {
+            "episodes": 1800,
+            "validate_every": 20_000,
+            "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3),
+        },
     }
     for name, changes in changed.items():
         found[name] = dataclasses.replace(found[name], **changes)

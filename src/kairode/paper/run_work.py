@@ -18,7 +18,7 @@ from kairode.paper.studies import Study, run_study
 from kairode.paper.work import WorkItem
 from kairode.runs.dyna import run_dyna
 from kairode.runs.mpc import run_mpc
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record
 
 
 def run_work_item(

@@ -9,7 +9,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.models import PAPER_MODELS
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
-from kairode.runs.record import read_record, record
+from kairode.runs.record import make_record, read_record
 from kairode.stats import mean, std
 
 
@@ -109,7 +109,9 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
         figures[name] = None if values[0] is None else [value[0] for value in values]
     config = {**parts[0]["config"], "seed": list(seeds)}
     command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again{options}"
-    made = record("table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts))
+    made = make_record(
+        "table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts)
+    )
     made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
     save_json(results / f"{row}-{model}.json", made)
 

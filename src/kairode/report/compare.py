@@ -10,7 +10,7 @@ from kairode.report.summary import compared, every, kind_of_return, spec_of
 from kairode.report.table import Table
 from kairode.result import objective_of
 from kairode.runs.labels import best_constant
-from kairode.runs.record import read_record, record
+from kairode.runs.record import make_record, read_record
 from kairode.stats import mean, std
 
 HEADS = {
@@ -51,7 +51,7 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
     last = shlex.join(["kairode", "report", *map(str, folders), *([] if path is None else ["--record", str(path)])])
     command = "; ".join([*(part["command"] for part in parts), last])
     seconds = sum(part["seconds"] for part in parts)
-    made = record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
+    made = make_record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
     return made | {name: parts[0][name] for name in ("commit", "machine", "versions")}
 
 

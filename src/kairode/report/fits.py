@@ -37,14 +37,14 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     print_table(fit_table(made, spec))
     error, around = figures["mean"], figures["std"]
     spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
-    unit = " (of standardised variables)" if made["config"]["preset"]["standardise"] else ""
+    unit = " (of standardised variables)" if made["config"]["standardize"] else ""
     name, most = made["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
     print(
         f"{name} predicts {what} from their first observation with a mean squared error of {error:.4g}{unit}{spread}."
     )
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
-    worst = "worst hundredth" if made["config"]["preset"]["test"] >= 100 else "worst one"
+    worst = "worst hundredth" if made["config"]["test_episodes"] >= 100 else "worst one"
     print(f"In the middle one of the episodes it is {median:.4g}; the {worst} has {share:.0f} % of all error.")
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
@@ -52,7 +52,7 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     if figures.get("intervals"):
         print(_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
-        print(_about_solver(made["config"]["preset"]["sizes"]["solver"], figures["solver"], error))
+        print(_about_solver(made["config"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
         print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
 

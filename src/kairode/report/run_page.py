@@ -105,30 +105,28 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def what_was_run(made: dict[str, Any]) -> str:
-    """What was done, in words."""
+    """The stages of the run, in words."""
     config, figures, spec = made["config"], made["figures"], spec_of(made)
-    said = [f"{config['episodes']:,} real episodes of '{spec.name}' under random actions were collected."]
+    size, per_round = config["ensemble_size"], config["episodes_per_round"]
+    said = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
     if config["rounds"]:
         said.append(
-            f"{config['fits']} {config['model']} models were fitted to them and a policy learned in their imagination; "
-            f"then, {_times(config['rounds'])}, the policy collected {config['each']} more episodes, the models were "
-            f"refitted and it learned on. {figures['real_episodes']['imagination']} real episodes in all."
+            f"{size} {config['model']} models were fitted to them and a policy was learned in their imagination. Then, in "
+            f"each of {config['rounds']} Dyna rounds, the policy collected {per_round} more episodes, the models were "
+            f"refitted and the policy learned on: {figures['real_episodes']['imagination']} real episodes in all."
         )
     else:
         said.append(
-            f"{config['fits']} {config['model']} model{'s' * (config['fits'] > 1)} were fitted to them (mean squared "
-            f"error on unseen episodes, from the first observation alone: {figures['fit']['mean']:.3g}), and a policy "
-            f"learned in {config['imagined']:,} imagined episodes. (Other episodes watched and judged the fit; nothing "
-            "was fitted to them.)"
+            f"{size} {config['model']} model{'s' * (size > 1)} were fitted to them (open-loop test error "
+            f"{figures['fit']['mean']:.3g}), and a policy was learned in {config['learn']['episodes']:,} imagined episodes."
         )
-    if "visits" in figures and config.get("revisits"):
+    if "visits" in figures and config["schedule_refits"]:
         said.append(
-            f"For {spec.decision_name} times another policy was learned under the schedule that it chooses itself; "
-            f"with it "
-            f"{config['revisits'] * config['each']} more real episodes were collected and the models refitted to all "
-            f"{figures['visits']['real_episodes']}, and these chose the {spec.decision_name}s that are tested."
+            f"For {spec.decision_name} times, another policy was learned under the schedule that it chooses itself; with "
+            f"it, {config['schedule_refits'] * per_round} more real episodes were collected, and the models, refitted to "
+            f"all {figures['visits']['real_episodes']}, chose the {spec.decision_name} times that are tested."
         )
-    said.append("Every test below is on the real system, on episodes that nothing was learned from.")
+    said.append("All tests are on the real system, on episodes that nothing was learned from.")
     if config["schedule"]:
         said.append(
             f"Policies were learned for, and tested at, a decision {every(config['schedule'], spec.time_unit)}."

@@ -55,17 +55,18 @@ def remedies(made: dict[str, Any]) -> list[str]:
     found = [f"more real episodes (--episodes {2 * config['episodes']})"]
     if config["rounds"]:
         found.append(f"more Dyna rounds (--rounds {2 * config['rounds']})")
-    elif not (config["latent"] or config["schedule"] or config["paper"]):
+    elif not (config["latent_policy"] or config["schedule"] or config["paper"]):
         found.append("Dyna rounds, in which the policy collects and the models are refitted (--rounds 5)")
-    found.append(f"more imagined episodes (--imagined {2 * config['imagined']})")
-    if config["fits"] < ENOUGH_MODELS:
-        found.append(f"more models (--fits {ENOUGH_MODELS})")
-    if not (config["latent"] or config["rounds"]):
-        found.append("the model's latent state for the policy, if the state is only partly observed (--latent)")
-    size = abs(objective_of(test)) / max(test["decisions"], 1) * policy_preset(config["env"]).dqn.reward_scale
+    found.append(f"more imagined episodes (--learn.episodes {2 * config['learn']['episodes']})")
+    if config["ensemble_size"] < ENOUGH_MODELS:
+        found.append(f"more models (--ensemble-size {ENOUGH_MODELS})")
+    if not (config["latent_policy"] or config["rounds"]):
+        found.append("the model's latent state for the policy, if the state is only partly observed (--latent-policy)")
+    size = abs(objective_of(test)) / max(test["decisions"], 1) * config["learn"]["dqn"]["reward_scale"]
     if not 0.01 <= size <= 100:
         found.append(
-            f"another reward scale (scaled rewards are of the size of {size:.1g}, and learning expects about 1)"
+            f"another reward scale (--learn.dqn.reward-scale; scaled rewards are of size {size:.1g}, and learning works "
+            "best near 1)"
         )
     return found
 

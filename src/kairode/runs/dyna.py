@@ -12,7 +12,7 @@ from kairode.config.commands import command_of
 from kairode.envs import make
 from kairode.runs.folder import RunFolder
 from kairode.runs.migrate import migrate_figures
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record
 
 KIND = "rounds"
 

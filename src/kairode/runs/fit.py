@@ -8,7 +8,7 @@ from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import command_of
 from kairode.runs.folder import RunFolder
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record
 from kairode.training.loop import FitResult
 from kairode.training.model_files import save_models
 

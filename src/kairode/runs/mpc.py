@@ -19,7 +19,7 @@ from kairode.errors import KairodeError
 from kairode.planning.mpc import LearnedDynamics, Planner
 from kairode.result import Result, objective_of
 from kairode.runs.folder import RunFolder
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.trees import one, stack

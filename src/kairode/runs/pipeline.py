@@ -33,7 +33,7 @@ from kairode.runs.fit import run_fit
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import DYNA, ModelledSystem
 from kairode.runs.migrate import migrate_figures
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record
 from kairode.runs.schedule import check_schedule_config, choose_and_test, fixed_rows
 from kairode.seeds import Purpose, derive
 

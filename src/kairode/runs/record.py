@@ -18,7 +18,7 @@ from kairode.runs.migrate import FORMAT, migrate_record
 PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco", "numpy", "scipy")
 
 
-def record(kind: str, config: Any, figures: dict[str, Any], *, command: str, seconds: float) -> dict[str, Any]:
+def make_record(kind: str, config: Any, figures: dict[str, Any], *, command: str, seconds: float) -> dict[str, Any]:
     """Everything needed to make the figures again."""
     settings: dict[str, Any] = dict(config) if isinstance(config, dict) else dataclasses.asdict(config)
     return {

@@ -53,7 +53,7 @@ from kairode.runs.folder import RunFolder
 from kairode.runs.load import ModelledSystem, read_run
 from kairode.runs.lock import locked
 from kairode.runs.migrate import FORMAT
-from kairode.runs.record import record as make_record
+from kairode.runs.record import make_record, read_record
 from kairode.seeds import Purpose, derive
 from kairode.training import checkpoint
 from kairode.training.session import Session
