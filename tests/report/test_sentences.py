@@ -29,7 +29,9 @@ def made(mine: float, config: dict[str, Any] | None = None, env: str = "gridworl
         policy_row(labels.constant("right"), -100.0),
         policy_row({"kind": "random"}, -140.0),
     ]
-    usual = {"env": env, "episodes": 1000, "rounds": 0, "fits": 3, "imagined": 400, "latent": False, "schedule": None}
+    learn = {"episodes": 400, "dqn": {"reward_scale": 0.1 if env == "gridworld" else 1.0}}
+    usual = {"episodes": 1000, "rounds": 0, "ensemble_size": 3, "learn": learn, "latent_policy": False}
+    usual |= {"env": env, "schedule": None}
     figures = {
         "spec": spec_to_dict(kairode.make("gridworld").task.spec),
         "tests": {labels.label(one): one for one in tests},
@@ -51,8 +53,9 @@ def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str])
     assert found[0] == (
         "The learned policy is no better than always right: return -120 (95 % -121 to -119), always right -100 "
         "(-101 to -99). What to try next: more real episodes (--episodes 2000); Dyna rounds, in which the policy "
-        "collects and the models are refitted (--rounds 5); more imagined episodes (--imagined 800); more models "
-        "(--fits 5); the model's latent state for the policy, if the state is only partly observed (--latent)."
+        "collects and the models are refitted (--rounds 5); more imagined episodes (--learn.episodes 800); more "
+        "models (--ensemble-size 5); the model's latent state for the policy, if the state is only partly observed "
+        "(--latent-policy)."
     )
     print_run(made(-120.0))
     out = capsys.readouterr().out
@@ -61,12 +64,12 @@ def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str])
 
 
 def test_what_to_try_is_what_is_left_to_try() -> None:
-    after = no_better_said(made(-120.0, {"rounds": 5, "fits": 5, "episodes": 20}))
+    after = no_better_said(made(-120.0, {"rounds": 5, "ensemble_size": 5, "episodes": 20}))
     assert after is not None
     assert "--episodes 40" in after
     assert "--rounds 10" in after
-    assert "--fits" not in after
-    assert "--latent" not in after
+    assert "--ensemble-size" not in after
+    assert "--latent-policy" not in after
     fixed = no_better_said(made(-120.0, {"schedule": 3.0}))
     assert fixed is not None
     assert "--rounds" not in fixed
