@@ -19,14 +19,27 @@ from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.config.models import ModelConfig
 from kairode.data.rollout import rollout_compiled
+from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.core import Discrete, Environment, Intervals, Spec, Task, Variable
 from kairode.envs.integrate import integrate
 from kairode.envs.schedule import Decision, Fixed
 from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.initial import Zeros
+from kairode.models.networks import Linear as LinearLayer
+from kairode.models.timer import NoTimer
+from kairode.models.transition import Transition
 from kairode.models.zoo import build
+from kairode.planning.calibrate import calibrate_model, mean_residuals, shrunk_mean
 from kairode.planning.lookahead import ModelLookahead, TrueLookahead
-from kairode.planning.optimize_schedule import PenaltySweep, check_candidates, optimize_schedule, sweep_penalties
+from kairode.planning.optimize_schedule import (
+    PenaltySweep,
+    check_candidates,
+    optimize_schedule,
+    sweep_penalties,
+    trial_env,
+)
 from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
 from kairode.seeds import Purpose, derive
 
@@ -566,6 +579,143 @@ def test_a_price_reduces_visits_that_bring_little(line: tuple["Line", QPolicy]) 
     visits = [returned(env, policy, optimize_schedule(env, policy, env, price=price))[1] for price in prices]
     assert all(later <= sooner + 0.5 for sooner, later in itertools.pairwise(visits))
     assert visits[-1] < 0.5 * visits[0]
+
+
+class Walk(Line):
+    """x moves by -1, 0 or 1 a second; every second costs x^2."""
+
+    def reset(self, *, key: Any) -> Any:
+        return jax.random.uniform(key, (1,), minval=-8.0, maxval=8.0)
+
+    def interval(self, state: Any, action: Any, *, key: Any) -> Any:
+        return jax.random.randint(key, (), 1, 11).astype(jnp.float32)
+
+    def transition(self, state: Any, action: Any, tau: Any, *, key: Any) -> Any:
+        return state + (action - 1.0) * tau
+
+
+class Towards(ReLUNetwork):
+    """Q(s, a) = -(x + a - 1)^2 / (1 - gamma): a step, then rest."""
+
+    def __call__(self, features: Any) -> Any:
+        return EXACT * jnp.concatenate([features - 1, features, features + 1], axis=-1) ** 2
+
+
+class FourSteps(Transition):
+    """A model that predicts four steps after any interval: right on average, wrong about waiting."""
+
+    def inputs(self, x: Any, tau: Any) -> Any:
+        return x[:1] + 4.0 * (x[3:4] - x[1:2])
+
+    def move(self, z: Any, drive: Any, tau: Any) -> Any:
+        return drive
+
+    def path(self, z: Any, x: Any, taus: Any) -> Any:
+        return jnp.repeat(self.inputs(x, taus)[None], len(taus), axis=0)
+
+
+@pytest.fixture(scope="module")
+def walk() -> tuple[Walk, DynamicsModel, QPolicy, Trajectory]:
+    env = Walk()
+    spec = env.task.spec
+    decoder = LinearLayer(jnp.eye(1), jnp.zeros(1))
+    model = DynamicsModel(Zeros(1), FourSteps(), decoder, NoTimer(), Scale.none(1), spec)
+    policy = QPolicy(Towards((), ()), IdentityEncoder(), spec, 0.0, accrues=True)
+    return env, model, policy, kairode.collect(env, episodes=100, seed=0)
+
+
+def test_the_correction_of_a_model_that_ignores_the_interval(walk: Any) -> None:
+    _, model, _, data = walk
+    found = calibrate_model(model, data)
+    assert found.correction is not None
+    np.testing.assert_allclose(found.correction.taus, np.arange(1, 11))
+    table = np.outer([-1, 0, 1], np.arange(1, 11) - 4)
+    np.testing.assert_allclose(found.correction.table[..., 0], table, atol=1e-5)
+    z, obs, taus = jnp.zeros(1), jnp.array([0.5]), jnp.array([0.5, 2.5, 6.0, 30.0])
+    for action in range(3):
+        # Linear between intervals, constant beyond.
+        wanted = 0.5 + (action - 1) * np.array([1.0, 2.5, 6.0, 10.0])
+        np.testing.assert_allclose(found.path(z, obs, jnp.array(action), taus)[1][:, 0], wanted, atol=1e-5)
+        np.testing.assert_allclose(found.step(z, obs, jnp.array(action), taus[1])[1], wanted[1:2], atol=1e-5)
+    again = calibrate_model(found, data)
+    np.testing.assert_array_equal(again.correction.table, found.correction.table)
+
+
+def test_the_calibrated_choice_is_that_of_the_true_dynamics(walk: Any) -> None:
+    env, model, policy, data = walk
+    corrected = optimize_schedule(model, policy, env, data=data, tolerance=0, calibrate=True)
+    believed = optimize_schedule(model, policy, env, data=data, tolerance=0)
+    choose = eqx.filter_jit(lambda s, d: (s.worths(d, key=KEY), s.interval(jnp.zeros(()), d, key=KEY)))
+    picks = set()
+    # Predictions stay within a fifth of the range of the data beyond it, which is far away here.
+    for x, action in itertools.product((-6.3, -2.1, 0.4, 3.7, 5.2), (0, 2)):
+        obs = jnp.array([x], jnp.float32)
+        memory = TrackedMemory((), LatentMemory(jnp.zeros((1, 1)), obs, jnp.array(action)))
+        here = Decision(obs, jnp.array(action), jnp.zeros(()), jnp.array(0), memory)
+        for schedule, ends in ((corrected, x + (action - 1) * np.arange(1, 11)), (believed, x + (action - 1) * 4.0)):
+            path = np.broadcast_to(ends, 10)
+            nearest = EXACT * np.min([(path + u) ** 2 for u in (-1, 0, 1)], axis=0)
+            wanted = np.cumsum(GAMMA ** np.arange(10) * -(path**2)) + GAMMA ** np.arange(1, 11) * nearest
+            worths, tau = choose(schedule, here)
+            np.testing.assert_allclose(worths, wanted, rtol=1e-4, atol=1e-3)
+            if schedule is corrected:
+                assert float(tau) == 1 + wanted.argmax()
+                picks.add(float(tau))
+    assert len(picks) > 3
+
+
+def test_calibrated_models_visit_as_the_true_dynamics_would(walk: Any) -> None:
+    env, model, policy, data = walk
+    wanted = returned(env, policy, optimize_schedule(env, policy, env))
+    believed = returned(env, policy, optimize_schedule(model, policy, env, data=data, calibrate=False))
+    found = returned(env, policy, optimize_schedule(model, policy, env, data=data))
+    assert found == pytest.approx(wanted, rel=1e-3)
+    assert believed[1] > 1.5 * wanted[1]
+    # What is imagined is what happens, so that a price is weighed against the truth.
+    imagined, real = (
+        sweep_penalties(optimize_schedule(one, policy, env, data=data), policy, trial_env(place, env, data))
+        for one, place in ((model, calibrate_model(model, data)), (env, env))
+    )
+    np.testing.assert_allclose(imagined.visits, real.visits, rtol=0.1)
+
+
+def test_when_models_are_calibrated(walk: Any) -> None:
+    env, model, policy, data = walk
+    for options, wanted in (
+        ({"data": data}, True),
+        ({}, False),
+        ({"data": data, "tolerance": 0}, False),
+        ({"data": data, "calibrate": False}, False),
+        ({"data": data, "tolerance": 0, "calibrate": True}, True),
+    ):
+        for models in (model, [model, model]):
+            schedule: Any = optimize_schedule(models, policy, env, **options)
+            assert (schedule.lookahead.models.correction is not None) == wanted
+    assert isinstance(optimize_schedule(env, policy, env, data=data).lookahead, TrueLookahead)
+    with pytest.raises(KairodeError, match=r"give data="):
+        optimize_schedule(model, policy, env, calibrate=True)
+
+
+def test_mean_residuals_by_action_and_interval() -> None:
+    rng = np.random.default_rng(0)
+    actions, steps = np.repeat([0, 0, 0, 0, 1], [30, 5, 40, 9, 3]), np.repeat([1, 2, 4, 6, 2], [30, 5, 40, 9, 3])
+    residuals = np.stack([3.0 * steps, np.zeros(len(steps))], axis=1) + rng.normal(size=(len(steps), 2))
+    found = mean_residuals(residuals, actions, steps, 3)
+    groups = [residuals[:30], residuals[35:75]]
+    ends = []
+    for group in groups:
+        mean, variance = group.mean(0), group.var(0, ddof=1) / len(group)
+        ends.append(np.where(mean**2 > variance, mean - variance / mean, 0.0))
+    np.testing.assert_allclose(found[0, 0], ends[0])
+    np.testing.assert_allclose(found[0, 2], ends[1])
+    # Of the second and last interval there are too few: between the neighbours, and as the neighbour.
+    np.testing.assert_allclose(found[0, 1], ends[0] + (ends[1] - ends[0]) / 3)
+    np.testing.assert_allclose(found[0, 3], ends[1])
+    np.testing.assert_array_equal(found[1:], 0.0)
+    # What may be chance is no bias.
+    np.testing.assert_array_equal(shrunk_mean(np.array([[1.0], [-0.9]])), [0.0])
+    np.testing.assert_array_equal(shrunk_mean(np.zeros((4, 1))), [0.0])
+    np.testing.assert_array_equal(shrunk_mean(np.full((4, 1), 2.5)), [2.5])
 
 
 @pytest.mark.slow

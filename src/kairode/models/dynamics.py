@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
+from kairode.models.correction import Correction
 from kairode.models.initial import Initial
 from kairode.models.networks import Linear
 from kairode.models.ode import Latent
@@ -55,6 +56,8 @@ class DynamicsModel(eqx.Module):
     timer: Timer
     scale: Scale
     spec: Spec = eqx.field(static=True)
+    correction: Correction | None = None
+    """Added to the observations of `step` and `path` (imagination and planning); fitting knows nothing of it."""
 
     def start(self, *, key: Key[Array, ""]) -> Latent:
         """z_0 where nothing was seen yet."""
@@ -64,14 +67,14 @@ class DynamicsModel(eqx.Module):
         """The latent state and the observation after the action was held for tau."""
         x, ticks = self.inputs(obs, action), tau / self.spec.tick
         z = self.transition.move(z, self.transition.inputs(x, ticks), ticks)
-        return z, self.decode(z)
+        return z, self._corrected(self.decode(z), action, tau)
 
     def path(
         self, z: Latent, obs: Obs, action: Action, taus: Float[Array, " k"]
     ) -> tuple[Float[Array, "k z"], Float[Array, "k obs"]]:
         """Latent states and observations at several times (ascending) while the action is held."""
         zs = self.transition.path(z, self.inputs(obs, action), taus / self.spec.tick)
-        return zs, jax.vmap(self.decode)(zs)
+        return zs, jax.vmap(self._corrected, in_axes=(0, None, 0))(jax.vmap(self.decode)(zs), action, taus)
 
     def interval(self, z: Latent, obs: Obs, action: Action, *, key: Key[Array, ""] | None = None) -> Tau:
         """The most likely time until the next decision; with a key, a draw."""
@@ -80,6 +83,9 @@ class DynamicsModel(eqx.Module):
     def decode(self, z: Latent) -> Obs:
         """o(z): the observation that a latent state stands for."""
         return self.scale.undo(self.decoder(z))
+
+    def _corrected(self, obs: Obs, action: Action, tau: Tau) -> Obs:
+        return obs if self.correction is None else obs + self.correction.at(action, tau)
 
     def inputs(self, obs: Obs, action: Action) -> Float[Array, " i"]:
         """[s a], standardised and with actions as numbers."""

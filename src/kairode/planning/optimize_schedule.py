@@ -29,6 +29,7 @@ from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
+from kairode.planning.calibrate import calibrate_models
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
 from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range
 from kairode.planning.optimized_schedule import OptimizedSchedule
@@ -51,6 +52,7 @@ def optimize_schedule(
     quantile: float | None = None,
     tolerance: float = TOLERANCE,
     data: Trajectory | None = None,
+    calibrate: bool | None = None,
     tried: "PenaltySweep | None" = None,
 ) -> OptimizedSchedule:
     """The schedule that a model chooses for a policy: `kairode.best_intervals(model, policy, env.task, price=2e4)`.
@@ -78,6 +80,8 @@ def optimize_schedule(
             all rewards is lost. Likewise a price chooses the fewest visits that the trials cannot tell from the best.
             0 chooses the best interval, as in the paper's equation.
         data: the experience of the models: predictions then stay near it.
+        calibrate: correct the models' predictions by their mean error on the data (`calibrate_models`). None: where
+            there are data and a tolerance.
         tried: what `frontier` found before for the same models, policy and budget, so that it is not tried again.
     """
     task = env.task if isinstance(env, Environment) else env
@@ -91,6 +95,10 @@ def optimize_schedule(
     check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)
     if policy is not None:
         _check_policy(policy, spec)
+    if calibrate and data is None:
+        raise KairodeError("calibrate=True compares the models' predictions with real transitions: give data=...")
+    if calibrate or (calibrate is None and tolerance and data is not None):
+        models = models if isinstance(models, Environment) else calibrate_models(models, data)
     schedule = OptimizedSchedule(
         _lookahead(models, task, data),
         None if policy is None else policy.q,

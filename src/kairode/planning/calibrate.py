@@ -1,0 +1,75 @@
+"""Predictions corrected by their mean error on real transitions.
+
+A model can be right on average and wrong about the interval: fitted to intervals of 1 to 7 seconds, it may predict the
+same displacement after each of them. Deciding often then seems to gain ground, and waiting to lose it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete
+from kairode.errors import KairodeError
+from kairode.models.correction import Correction
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import rollout
+
+MIN_TRANSITIONS = 10
+"""Of one action and interval: with fewer, the correction is that of its neighbours among the intervals."""
+
+
+def calibrate_models(
+    models: DynamicsModel | Sequence[DynamicsModel], data: Trajectory
+) -> DynamicsModel | list[DynamicsModel]:
+    """Models whose predictions are corrected by their mean error after each action and interval of some experience.
+
+    For imagination and planning; a model that is fitted further should be one without correction.
+    """
+    if isinstance(models, DynamicsModel):
+        return calibrate_model(models, data)
+    return [calibrate_model(model, data) for model in models]
+
+
+def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
+    """One of them. The errors are one interval ahead, the truth shown at every decision."""
+    actions = model.spec.actions
+    if not isinstance(actions, Discrete):
+        raise KairodeError(f"corrections are by named action; the actions of '{model.spec.name}' are controls.")
+    mask, finest = np.asarray(data.mask), model.spec.finest
+    residuals = (np.asarray(data.observation)[:, 1:] - rollout(model, data, shown=True)[0])[mask]
+    # The taus of continuous intervals are counted with the nearest finest step.
+    steps = np.maximum(np.rint(np.asarray(data.interval)[mask] / finest), 1).astype(int)
+    table = mean_residuals(residuals, np.asarray(data.action)[mask], steps, actions.n)
+    taus = finest * np.unique(steps)
+    return dataclasses.replace(
+        model, correction=Correction(jnp.asarray(taus, jnp.float32), jnp.asarray(table, jnp.float32))
+    )
+
+
+def mean_residuals(
+    residuals: Float[np.ndarray, "n obs"], actions: Int[np.ndarray, " n"], steps: Int[np.ndarray, " n"], count: int
+) -> Float[np.ndarray, "actions k obs"]:
+    """The mean residual of every action and interval, shrunk towards 0 where it may be chance.
+
+    Intervals with too few transitions get what lies between their neighbours; an action without any gets zeros.
+    """
+    every = np.unique(steps)
+    table = np.zeros((count, len(every), residuals.shape[1]))
+    for action in range(count):
+        groups = {step: residuals[(actions == action) & (steps == step)] for step in every}
+        found = {step: shrunk_mean(group) for step, group in groups.items() if len(group) >= MIN_TRANSITIONS}
+        if found:
+            means = np.array(list(found.values()))
+            table[action] = np.stack([np.interp(every, list(found), column) for column in means.T], axis=-1)
+    return table
+
+
+def shrunk_mean(values: Float[np.ndarray, "n obs"]) -> Float[np.ndarray, " obs"]:
+    """m max(0, 1 - e^2 / m^2), with m the mean and e its standard error (James and Stein's positive part)."""
+    values = values.astype(np.float64)
+    mean, error = values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
+    return mean * np.maximum(0.0, 1.0 - np.divide(error**2, mean**2, out=np.ones_like(mean), where=mean != 0))
