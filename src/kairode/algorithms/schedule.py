@@ -36,21 +36,25 @@ def learn_schedule_policy(
     data: Trajectory,
     seed: int,
     latent_policy: bool = False,
+    calibrated: bool = False,
     folder: Path | None = None,
     callback: Callback = no_callback,
 ) -> LearnResult:
     """Learn a policy in imagination under the schedule that it chooses itself (algorithm 1 with imagined rewards).
 
-    From three models on, the last one validates the policy learned in the others.
+    From three models on, the last one validates the policy learned in the others. With `calibrated` models, which do
+    not overestimate what a short interval gains, the environment's own schedule is used instead: values that are still
+    wrong choose the shortest interval, and with it random actions explore little.
     """
     members, validation_model = split_ensemble(models)
-    schedule = schedule_for_learning(models, env, taus=candidates, data=data)
+    schedule = None if calibrated else schedule_for_learning(models, env, taus=candidates, data=data)
     return learn_policy(
         members,
         env,
         config,
         data=data,
         schedule=schedule,
+        accrue=True,
         seed=seed,
         latent_policy=latent_policy,
         validation_model=validation_model,

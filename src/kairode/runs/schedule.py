@@ -41,6 +41,8 @@ from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped
 from kairode.files import save_json
+from kairode.models.dynamics import DynamicsModel
+from kairode.planning.calibrate import calibrate_model
 from kairode.planning.optimize_schedule import (
     check_candidates,
     check_limits,
@@ -163,27 +165,36 @@ def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Cal
         "candidates": list(candidates),
         "imagined": config.imagined_episodes,
         "learning_seed": seed,
+        **({} if config.tolerance == 0 else {"calibrated": True}),
     }
     if (folder / "policy.json").exists():
         before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
-        if {name: before.get(name) for name in same} == same:
+        if {name: before.get(name) for name in (*same, "calibrated")} == {"calibrated": None, **same}:
             return read_policy(folder, system.policy_model)
     # Under a name of its own, so that interrupted training resumes, whatever else was learned here before.
     training = folder / f"training-{_short_digest(same)}"
     found = learn_schedule_policy(
-        system.models,
+        planning_models(system, config),
         system.env,
         schedule_learn_config(system.about["env"], config.imagined_episodes, system.latent_policy),
         candidates=candidates,
         data=system.data,
         seed=seed,
         latent_policy=system.latent_policy,
+        calibrated=config.tolerance != 0,
         folder=training,
         callback=callback,
     )
     save_policy(folder, found.policy, {**system.about, "schedule": "chosen", **same})
     shutil.rmtree(training, ignore_errors=True)
     return found.policy
+
+
+def planning_models(system: ModelledSystem, config: ScheduleConfig) -> list[DynamicsModel]:
+    """The models, calibrated on their data; as they are where the best interval is asked for, the paper's equation."""
+    if config.tolerance == 0:
+        return system.models
+    return [calibrate_model(model, system.data) for model in system.models]
 
 
 def _candidates(system: ModelledSystem, config: ScheduleConfig) -> tuple[float, ...]:
@@ -254,7 +265,7 @@ def choose_schedules(
     system: ModelledSystem, policy: QPolicy, config: ScheduleConfig
 ) -> list[tuple[dict[str, Any], Schedule]]:
     """A schedule for each price and each budget, and what it is."""
-    chooser: Any = system.env if config.oracle else system.models
+    chooser: Any = system.env if config.oracle else planning_models(system, config)
     common: dict[str, Any] = {
         "taus": config.candidates or None,
         "continuous": config.continuous,
