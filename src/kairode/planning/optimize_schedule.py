@@ -97,8 +97,9 @@ def optimize_schedule(
         _check_policy(policy, spec)
     if calibrate and data is None:
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: give data=...")
-    if calibrate or (calibrate is None and tolerance and data is not None):
-        models = models if isinstance(models, Environment) else calibrate_models(models, data)
+    wanted = tolerance > 0 if calibrate is None else calibrate
+    if wanted and data is not None and not isinstance(models, Environment):
+        models = calibrate_models(models, data)
     schedule = OptimizedSchedule(
         _lookahead(models, task, data),
         None if policy is None else policy.q,
