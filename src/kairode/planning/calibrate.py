@@ -16,7 +16,7 @@ from kairode.envs.core import Discrete
 from kairode.errors import KairodeError
 from kairode.models.correction import Correction
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.predict import rollout
+from kairode.models.predict import predict
 
 MIN_TRANSITIONS = 10
 """Of one action and interval: with fewer, the correction is that of its neighbours among the intervals."""
@@ -40,7 +40,7 @@ def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
     if not isinstance(actions, Discrete):
         raise KairodeError(f"corrections are by named action; the actions of '{model.spec.name}' are controls.")
     mask, finest = np.asarray(data.mask), model.spec.finest
-    residuals = (np.asarray(data.observation)[:, 1:] - rollout(model, data, shown=True)[0])[mask]
+    residuals = (np.asarray(data.observation)[:, 1:] - predict(model, data, shown=True))[mask]
     # The taus of continuous intervals are counted with the nearest finest step.
     steps = np.maximum(np.rint(np.asarray(data.interval)[mask] / finest), 1).astype(int)
     table = mean_residuals(residuals, np.asarray(data.action)[mask], steps, actions.n)
