@@ -1,6 +1,7 @@
 """`kairode run`: the main job, from a system to a policy, its evaluation and a page."""
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def _flat(cls: Any) -> Any:
 
 def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
     """The environment's config, by the options that other defaults depend on."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--model", default="latent-ode")
     parser.add_argument("--agent.kind", dest="agent")
     parser.add_argument("--rounds", type=_number(int))
@@ -84,7 +85,8 @@ def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
     if env in CONTROLS:
         return mpc_preset(env, given.model, given.agent)
     modes = {name: getattr(given, name) for name in ("rounds", "latent_policy", "schedule", "paper")}
-    return run_preset(env, **modes)
+    # Flags stay options, whatever the other defaults depend on.
+    return dataclasses.replace(run_preset(env, **modes), latent_policy=False, paper=False)
 
 
 def _number(kind: type) -> Any:
