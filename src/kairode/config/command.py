@@ -38,7 +38,7 @@ def command_line(
     """
     if type(config) is not type(default):
         raise TypeError(f"a {type(config).__name__} is not a {type(default).__name__}")
-    given = [word for path in positional for word in _words(_at(config, path))]
+    given = [word for path in positional for word in value_words(_at(config, path))]
     walk = _Walk({*positional, *omit}, set(flat), dict(names or {}))
     return [*program, *given, *walk.options(config, default, "", "")]
 
@@ -71,7 +71,7 @@ class _Walk:
             elif hints[field.name] is bool:
                 yield f"--{prefix}{'' if value else 'no-'}{name}"
             else:
-                yield from _option(f"--{prefix}{name}", _words(value), single=not isinstance(value, tuple | dict))
+                yield from _option(f"--{prefix}{name}", value_words(value), single=not isinstance(value, tuple | dict))
 
 
 def _option(name: str, words: list[str], single: bool) -> list[str]:
@@ -83,12 +83,12 @@ def _option(name: str, words: list[str], single: bool) -> list[str]:
     return [name, *words]
 
 
-def _words(value: Any) -> list[str]:
+def value_words(value: Any) -> list[str]:
     """A value as the parser reads it: several words for a tuple, name=JSON for each item of a dict."""
     if isinstance(value, dict):
         return [f"{name}={json.dumps(item)}" for name, item in value.items()]
     if isinstance(value, tuple):
-        return [word for item in value for word in _words(item)]
+        return [word for item in value for word in value_words(item)]
     if isinstance(value, float):
         return [_short(value)]
     return [str(value)]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, RunConfig, ScheduleConfig
-from kairode.config.command import command_line, command_text
+from kairode.config.command import command_line, command_text, value_words
 from kairode.config.presets import dyna_preset, fit_preset, mpc_preset, run_preset
 
 RUN_MODES = ("rounds", "latent_policy", "schedule", "paper")
@@ -52,7 +52,7 @@ def _run_words(config: RunConfig) -> Sequence[str]:
     said = [] if config.rounds == run_preset(config.env, **others).rounds else ["--rounds", str(config.rounds)]
     for name, value in others.items():
         if value not in (None, False):
-            said += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value:g}"])]
+            said += [f"--{name.replace('_', '-')}", *([] if value is True else value_words(value))]
     default = run_preset(config.env, **modes)
     words = list(command_line(("kairode", "run"), config, default, positional=("env",), omit=RUN_MODES))
     return [*words[:3], *said, *words[3:]]
