@@ -75,7 +75,7 @@ def test_what_to_try_is_what_is_left_to_try() -> None:
     assert "--rounds" not in fixed
     large = made(-120.0, env="mine")
     large["figures"]["tests"]["random"]["return"] = -1e6
-    assert "another reward scale (scaled rewards are of the size of 2e+04" in str(no_better_said(large))
+    assert "--learn.dqn.reward-scale; scaled rewards are of size 2e+04" in str(no_better_said(large))
 
 
 def row(kind: dict[str, Any], mean: float, decisions: float, spread: float = 0.5) -> dict[str, Any]:
