@@ -9,6 +9,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.models import PAPER_MODELS
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
+from kairode.result import rounded
 from kairode.runs.record import make_record, read_record
 from kairode.stats import mean, std
 
@@ -110,19 +111,10 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
     config = {**parts[0]["config"], "seed": list(seeds)}
     command = f"kairode reproduce table1 --rows {row} --models {model} --seeds {len(parts)} --again{options}"
     made = make_record(
-        "table1", config, _short(figures), command=command, seconds=sum(part["seconds"] for part in parts)
+        "table1", config, rounded(figures), command=command, seconds=sum(part["seconds"] for part in parts)
     )
     made |= {key: parts[0][key] for key in ("commit", "machine", "versions", "made")}
     save_json(results / f"{row}-{model}.json", made)
-
-
-def _short(value: Any) -> Any:
-    """Numbers to five digits."""
-    if isinstance(value, dict):
-        return {key: _short(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_short(item) for item in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from kairode.report.summary import (
 )
 from kairode.report.table import Row, Table, to_html
 from kairode.result import objective_of
-from kairode.runs.labels import best_constant, of_kind, short_number
+from kairode.runs.labels import best_constant, exact_number, of_kind
 from kairode.runs.record import read_record
 
 
@@ -251,7 +251,7 @@ def _schedule(row: dict[str, Any], spec: Spec) -> str:
         return "the environment's own"
     if row["kind"] == "fixed":
         return every(row["interval"], spec.time_unit)
-    return f"chosen, price {short_number(row['price'])} of a {spec.decision_name}"
+    return f"chosen, price {exact_number(row['price'])} of a {spec.decision_name}"
 
 
 def _cell(row: dict[str, Any]) -> str:

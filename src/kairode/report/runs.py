@@ -17,7 +17,7 @@ from kairode.report.summary import (
 )
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_of
-from kairode.runs.labels import best_constant, of_kind, short_number
+from kairode.runs.labels import best_constant, exact_number, of_kind
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 
@@ -150,7 +150,7 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
     places: dict[tuple[float, float], list[str]] = {}
     for i, row in enumerate(chosen.values()):
         axes.errorbar(*_bar(row), fmt="D", color=CHOSEN, ms=5, label=None if i else "chosen by the model")
-        places.setdefault((row["decisions"], objective_of(row)), []).append(short_number(row["price"]))
+        places.setdefault((row["decisions"], objective_of(row)), []).append(exact_number(row["price"]))
     for i, (where, labels) in enumerate(places.items()):
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)

@@ -14,7 +14,7 @@ from kairode.report.summary import every, measured
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_name, objective_of
 from kairode.runs import labels
-from kairode.runs.labels import of_kind, short_number
+from kairode.runs.labels import exact_number, of_kind
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
@@ -100,7 +100,7 @@ def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
     _labelled(axes, [own], COLOURS["own"], "the environment's own", "s")
     for what, style, words in (("price", "D-", "chosen, by price"), ("budget", "x:", "chosen, by budget")):
         mine = sorted(
-            (row["decisions"], objective_of(row), short_number(row[what])) for row in chosen if row[what] is not None
+            (row["decisions"], objective_of(row), exact_number(row[what])) for row in chosen if row[what] is not None
         )
         if mine:
             _labelled(axes, mine, COLOURS["chosen"], words, style)

@@ -14,13 +14,13 @@ def label(row: dict[str, Any]) -> str:
     if kind == "fixed":
         return f"every {row['interval']:g}"
     if kind == "chosen":
-        return f"budget {row['budget']}" if row["budget"] is not None else f"price {short_number(row['price'])}"
+        return f"budget {row['budget']}" if row["budget"] is not None else f"price {exact_number(row['price'])}"
     if kind == "constant":
         return f"always {row['action']}"
     return str(kind)  # own; imagination, model-free, random
 
 
-def short_number(number: float) -> str:
+def exact_number(number: float) -> str:
     """A number as people write it, to all its digits."""
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
