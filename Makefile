@@ -36,7 +36,7 @@ test: $(READY)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q -m "not slow"
 
 slow: $(READY)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q -m slow
+	@XLA_FLAGS= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -q -m slow
 
 lint: $(READY)
 	@$(BIN)/ruff check .
