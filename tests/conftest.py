@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Nearly all the time of the tests is XLA's: programs that are compiled without optimisation, and without the newer
-# fusion emitters, are there four times sooner. With XLA_FLAGS set, even to nothing, they are compiled as users have them.
+# Most of the time of the tests is compilation: without optimisation and without the newer fusion emitters, XLA takes a
+# quarter of it. With XLA_FLAGS set, even to nothing (`make slow`), programs are compiled as users have them.
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kairode-cache-")

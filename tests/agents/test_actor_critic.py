@@ -3,32 +3,38 @@
 import dataclasses
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-from kairode.config.mpc import usual
 
 import kairode
 from kairode.agents import actor_critic as ac
 from kairode.agents.actor_policy import ActorPolicy, actions, controls
 from kairode.agents.dqn import ReplayTransition
 from kairode.agents.obs_normalizer import ObsNormalizer
-from kairode.algorithms.mpc import run_mpc
+from kairode.config.agents import ACTOR_CRITICS, ActorCriticConfig
+from kairode.config.presets import mpc_preset
 from kairode.errors import KairodeError
+from kairode.runs.mpc import run_mpc
 
 F, A, N = 3, 2, 16
+# Compiled once for all tests of one kind of agent.
+init, update = eqx.filter_jit(ac.init_actor_critic), eqx.filter_jit(ac.update_actor_critic)
+next_values, actor_loss, critic_loss = map(eqx.filter_jit, (ac.next_values, ac.actor_loss, ac.critic_loss))
+critic_values, drawn = eqx.filter_jit(ac.critic_values), eqx.filter_jit(ac.drawn)
 
 
-def settings_of(kind: str, **given) -> ac.ActorCriticConfig:
-    return ac.ActorCriticConfig(kind=kind, hidden=(8, 9), **given)
+def settings_of(kind: str, **given) -> ActorCriticConfig:
+    return ActorCriticConfig(kind=kind, hidden=(8, 9), **given)
 
 
 def agent_of(settings, seed=0):
     """An agent whose targets are not its networks."""
-    agent = ac.init_actor_critic(F, A, settings, key=jax.random.key(seed))
-    other = ac.init_actor_critic(F, A, settings, key=jax.random.key(seed + 100))
+    agent = init(F, A, settings, key=jax.random.key(seed))
+    other = init(F, A, settings, key=jax.random.key(seed + 100))
     return dataclasses.replace(agent, target=other.networks)
 
 
@@ -60,7 +66,7 @@ def critic_by_hand(critics, i, features, action):
 
 def test_the_action_enters_the_critics_second_layer() -> None:
     agent, batch = agent_of(settings_of("td3")), batch_of()
-    found = ac.each(agent.networks.critics, batch.features, batch.action)
+    found = critic_values(agent.networks.critics, batch.features, batch.action)
     for i in range(2):
         expected = critic_by_hand(agent.networks.critics, i, batch.features, batch.action)
         np.testing.assert_allclose(found[i], expected, rtol=1e-4, atol=1e-5)
@@ -74,34 +80,34 @@ def test_ddpgs_target_and_loss_by_hand() -> None:
     action = np.tanh(by_hand(agent.target.actor, np.asarray(batch.next_features, np.float64)))
     following = critic_by_hand(agent.target.critics, 0, batch.next_features, action)
     np.testing.assert_allclose(
-        ac.next_values(agent, settings, batch, key=jax.random.key(0)), following, rtol=1e-4, atol=1e-5
+        next_values(agent, settings, batch, key=jax.random.key(0)), following, rtol=1e-4, atol=1e-5
     )
     wanted = np.asarray(batch.reward) + np.asarray(batch.discount) * following
     values = critic_by_hand(agent.networks.critics, 0, batch.features, batch.action)
-    loss = ac.critic_loss(agent.networks.critics, batch, jnp.asarray(wanted, jnp.float32))
+    loss = critic_loss(agent.networks.critics, batch, jnp.asarray(wanted, jnp.float32))
     np.testing.assert_allclose(loss, np.mean((values - wanted) ** 2), rtol=1e-4)
     own = np.tanh(by_hand(agent.networks.actor, np.asarray(batch.features, np.float64)))
-    worth = ac.actor_loss(
+    worth = actor_loss(
         agent.networks.actor, agent.networks.critics, jnp.ones(()), settings, batch, key=jax.random.key(0)
     )[0]
     np.testing.assert_allclose(worth, -critic_by_hand(agent.networks.critics, 0, batch.features, own).mean(), rtol=1e-4)
 
 
 def test_td3_takes_the_lesser_critic_and_a_noisy_action() -> None:
-    settings, batch = settings_of("td3", target_noise=0.4, target_cut=0.5), batch_of()
+    settings, batch = settings_of("td3", target_noise=0.4, target_noise_clip=0.5), batch_of()
     agent, key = agent_of(settings), jax.random.key(3)
     noise = np.clip(0.4 * np.asarray(jax.random.normal(key, (N, A))), -0.5, 0.5)
     action = np.clip(np.tanh(by_hand(agent.target.actor, np.asarray(batch.next_features, np.float64))) + noise, -1, 1)
     both = [critic_by_hand(agent.target.critics, i, batch.next_features, action) for i in range(2)]
-    found = ac.next_values(agent, settings, batch, key=key)
+    found = next_values(agent, settings, batch, key=key)
     np.testing.assert_allclose(found, np.minimum(*both), rtol=1e-4, atol=1e-5)
 
 
 def test_td3_moves_its_actor_every_second_time() -> None:
-    settings, batch = settings_of("td3", soft=0.1), batch_of()
+    settings, batch = settings_of("td3", polyak=0.1), batch_of()
     agents = [agent_of(settings)]
     for k in range(4):
-        agents.append(ac.update_actor_critic(agents[-1], settings, batch, key=jax.random.key(k))[0])
+        agents.append(update(agents[-1], settings, batch, key=jax.random.key(k))[0])
 
     def moved(part):
         return [
@@ -118,9 +124,9 @@ def test_td3_moves_its_actor_every_second_time() -> None:
 def test_sacs_density_is_one() -> None:
     """The density of tanh of a normal draw, against the change of variables done by numerical integration."""
     settings = settings_of("sac")
-    actor = ac.init_actor_critic(F, 1, settings, key=jax.random.key(0)).networks.actor
+    actor = init(F, 1, settings, key=jax.random.key(0)).networks.actor
     features = jnp.ones((2000, F))
-    action, density = ac.drawn(actor, features, key=jax.random.key(1))
+    action, density = drawn(actor, features, key=jax.random.key(1))
     mean, log_std = np.asarray(actor(features[:1]), np.float64)[0]
 
     def p(a):
@@ -136,26 +142,26 @@ def test_sacs_density_is_one() -> None:
 
 
 def test_sac_pays_for_entropy_and_learns_its_price() -> None:
-    settings, batch = settings_of("sac", actor_rate=1e-2), batch_of()
+    settings, batch = settings_of("sac", actor_learning_rate=1e-2), batch_of()
     agent, key = agent_of(settings), jax.random.key(3)
     agent = dataclasses.replace(agent, log_temperature=jnp.log(0.2))
-    action, density = ac.drawn(agent.networks.actor, batch.next_features, key=key)
+    action, density = drawn(agent.networks.actor, batch.next_features, key=key)
     expected = ac.value(agent.target.critics, batch.next_features, action) - 0.2 * density
-    np.testing.assert_allclose(ac.next_values(agent, settings, batch, key=key), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(next_values(agent, settings, batch, key=key), expected, rtol=1e-4, atol=1e-5)
     # A policy that is too random pays less for entropy from now on, one that is too sure more.
     for spread, falls in ((1.0, True), (-4.0, False)):
         bias = agent.networks.actor.biases[-1].at[A:].set(spread)
         actor = dataclasses.replace(agent.networks.actor, biases=(*agent.networks.actor.biases[:-1], bias))
         one = dataclasses.replace(agent, networks=dataclasses.replace(agent.networks, actor=actor))
-        after, _ = ac.update_actor_critic(one, settings, batch, key=key)
+        after, _ = update(one, settings, batch, key=key)
         assert (after.log_temperature < agent.log_temperature) == falls
 
 
-@pytest.mark.parametrize("kind", ac.KINDS)
+@pytest.mark.parametrize("kind", ACTOR_CRITICS)
 def test_an_update_is_adam_and_a_soft_copy(kind: str) -> None:
-    settings, batch = settings_of(kind, soft=0.25), batch_of()
+    settings, batch = settings_of(kind, polyak=0.25), batch_of()
     agent = agent_of(settings)
-    after, sane = ac.update_actor_critic(agent, settings, batch, key=jax.random.key(0))
+    after, sane = update(agent, settings, batch, key=jax.random.key(0))
     assert bool(sane)
     for old, new, target, copied in zip(
         *map(jax.tree.leaves, (agent.networks, after.networks, agent.target, after.target)), strict=True
@@ -164,21 +170,21 @@ def test_an_update_is_adam_and_a_soft_copy(kind: str) -> None:
         assert np.abs(new - old).max() == pytest.approx(1e-3, rel=0.01) or np.abs(new - old).max() < 1.01e-4
         np.testing.assert_allclose(copied, target + 0.25 * (new - target), rtol=1e-5, atol=1e-7)
     broken = batch._replace(reward=batch.reward.at[3].set(jnp.nan))
-    same, sane = ac.update_actor_critic(agent, settings, broken, key=jax.random.key(0))
+    same, sane = update(agent, settings, broken, key=jax.random.key(0))
     assert not bool(sane)
     for old, new in zip(*map(jax.tree.leaves, (agent, same)), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.parametrize("kind", ac.KINDS)
+@pytest.mark.parametrize("kind", ACTOR_CRITICS)
 def test_critics_move_against_the_slope_of_the_td_error(kind: str) -> None:
     """Adam's first step goes against the slope of (Q - (r + gamma^tau V'))^2, found by finite differences."""
     settings, batch, key = settings_of(kind), batch_of(), jax.random.key(0)
     agent = agent_of(settings)
-    following = np.asarray(ac.next_values(agent, settings, batch, key=jax.random.split(key)[0]), np.float64)
+    following = np.asarray(next_values(agent, settings, batch, key=jax.random.split(key)[0]), np.float64)
     wanted = np.asarray(batch.reward, np.float64) + np.asarray(batch.discount, np.float64) * following
     assert (np.asarray(batch.discount) == 0).any()
-    after, _ = ac.update_actor_critic(agent, settings, batch, key=key)
+    after, _ = update(agent, settings, batch, key=key)
     old, new = agent.networks.critics, after.networks.critics
 
     def loss(shift: float, i: int) -> float:
@@ -199,21 +205,21 @@ def test_critics_move_against_the_slope_of_the_td_error(kind: str) -> None:
 
 
 def test_the_actor_climbs_its_critic() -> None:
-    settings = settings_of("ddpg", actor_rate=1e-2, critic_rate=1e-12)
+    settings = settings_of("ddpg", actor_learning_rate=1e-2, critic_learning_rate=1e-12)
     agent, batch = agent_of(settings), batch_of()
     worth = []
     for k in range(30):
-        loss = ac.actor_loss(
+        loss = actor_loss(
             agent.networks.actor, agent.networks.critics, jnp.ones(()), settings, batch, key=jax.random.key(0)
         )
         worth.append(-float(loss[0]))
-        agent, _ = ac.update_actor_critic(agent, settings, batch, key=jax.random.key(k))
+        agent, _ = update(agent, settings, batch, key=jax.random.key(k))
     assert worth[-1] > worth[0] + 0.01
 
 
 def test_exploration_has_its_width_and_stays_within_bounds() -> None:
     settings = settings_of("ddpg", noise=0.1)
-    actor = ac.init_actor_critic(F, A, settings, key=jax.random.key(0)).networks.actor
+    actor = init(F, A, settings, key=jax.random.key(0)).networks.actor
     features = jnp.zeros((4000, F))
     found = np.asarray(ac.explore(settings, actor, features, key=jax.random.key(1)))
     centre = np.asarray(ac.greedy(settings, actor, features))
@@ -253,31 +259,30 @@ def test_places_are_seen_by_their_changes() -> None:
 def test_bad_settings_are_refused() -> None:
     for wrong in (
         {"kind": "ppo"},
-        {"soft": 0.0},
-        {"batch": 0},
-        {"actor_rate": -1.0},
+        {"polyak": 0.0},
+        {"batch_size": 0},
+        {"actor_learning_rate": -1.0},
         {"hidden": (0, 3)},
         {"noise": -0.1},
     ):
         with pytest.raises(KairodeError):
-            ac.ActorCriticConfig(**wrong)
+            ActorCriticConfig(**wrong)
 
 
 def test_a_pilot_acts_within_the_systems_bounds() -> None:
     env = kairode.make("pendulum")
     settings = settings_of("ddpg")
-    networks = ac.init_actor_critic(3, 1, settings, key=jax.random.key(0)).networks
+    networks = init(3, 1, settings, key=jax.random.key(0)).networks
     pilot = ActorPolicy(networks, ObsNormalizer.new(env.task.spec), settings, env.task.spec, explores=True)
     found = kairode.collect(env, pilot, episodes=2, seed=0)
     assert np.abs(found.action).max() <= 2.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ac.KINDS)
+@pytest.mark.parametrize("kind", ACTOR_CRITICS)
 def test_all_three_solve_the_pendulum(kind: str, tmp_path) -> None:
     """Random actions earn about -1,250 an episode; upright after one swing is about -150."""
-    config = usual("pendulum", "free")
-    config = dataclasses.replace(config, agent=dataclasses.replace(config.agent, kind=kind), test=50, seeds=2)
+    config = mpc_preset("pendulum", "free", kind, test_episodes=50, seeds=2)
     made = run_mpc(config, tmp_path)
     for test in made["figures"]["tests"]:
         assert test["return"] > -250

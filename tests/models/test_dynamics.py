@@ -184,7 +184,7 @@ def test_unknown_names() -> None:
         build("latent_ode", spec, SMALL, key=jax.random.key(0))
     with pytest.raises(KairodeError, match="timer"):
         build("rnn", spec, dataclasses.replace(SMALL, timer="clock"), key=jax.random.key(0))
-    with pytest.raises(KairodeError, match="latent must be"):
+    with pytest.raises(KairodeError, match="latent_size must be"):
         ModelConfig(latent_size=0)
 
 

@@ -12,6 +12,7 @@ import pytest
 from scipy.linalg import expm
 
 import kairode
+from kairode.callbacks import Progress
 from kairode.config.models import ModelConfig
 from kairode.config.training import LossWeights, TrainingConfig
 from kairode.data.trajectory import Trajectory
@@ -22,9 +23,9 @@ from kairode.models.networks import Linear
 from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import predict
 from kairode.models.zoo import build
-from kairode.training import checkpoint, loop
+from kairode.training import checkpoint, session
 from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
-from kairode.training.loop import FitProgress, train
+from kairode.training.loop import train
 from kairode.training.model_files import load_models, save_models
 from kairode.training.step import init_fit_state, run_iterations
 
@@ -60,11 +61,11 @@ def test_seeds_together_are_seeds_alone(data: Trajectory) -> None:
 def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
     """A learning rate that ruins everything: the best look was an early one, and fitting stops after two more."""
     wild = dataclasses.replace(QUICK, iterations=400, validate_every=4, learning_rate=1.0, patience=2)
-    seen: list[FitProgress] = []
+    seen: list[Progress] = []
     fitted = train(stacked("rnn", data.spec, 2), wild, data, data, seeds=[0, 1], callback=seen.append)
     assert max(fitted.iterations) < 400
     for i in range(2):
-        looks = [report.validation[i] for report in seen if report.validation is not None]
+        looks = [report.metrics["validation"][i] for report in seen if "validation" in report.metrics]
         assert fitted.validation[i] == pytest.approx(min(looks))
         assert evaluate_model(fitted.models[i], data).error == pytest.approx(min(looks), rel=1e-4)
 
@@ -111,12 +112,12 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
 def test_stopped_and_resumed_is_never_stopped(
     data: Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(session, "SAVE_SECONDS", 0.0)
     models = stacked("latent-ode", data.spec, 2)
     whole = train(models, QUICK, data, data, seeds=[0, 1], folder=tmp_path / "whole")
 
-    def stop(report: FitProgress) -> None:
-        if report.iteration == 8:
+    def stop(report: Progress) -> None:
+        if report.done == 8:
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -160,7 +161,7 @@ def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"iterations": 0}, {"batch": 0}, {"learning_rate": 0.0}, {"cooldown": 2.0}, {"weight_decay": -1.0}]
+    "wrong", [{"iterations": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"cooldown": 2.0}, {"weight_decay": -1.0}]
 )
 def test_settings_that_make_no_sense(wrong: dict) -> None:
     with pytest.raises(KairodeError, match=next(iter(wrong))):
@@ -261,7 +262,7 @@ def test_solver_check_sees_a_coarse_solver(data: Trajectory) -> None:
     assert check_solver(build("rnn", data.spec, SMALL, key=jax.random.key(0)), data) is None
 
 
-def test_judgement_by_hand(data: Trajectory) -> None:
+def test_evaluation_by_hand(data: Trajectory) -> None:
     model = build("rnn", data.spec, SMALL, key=jax.random.key(0))
     found, predicted = evaluate_model(model, data), predict(model, data)
     squares = [(predicted[n, :m] - data.observation[n, 1 : m + 1]) ** 2 for n, m in enumerate(data.length)]
