@@ -25,6 +25,7 @@ from kairode.data.replay import draw
 from kairode.errors import KairodeError
 
 KEY = jax.random.key(0)
+gradient_step = eqx.filter_jit(update_q)
 YES, NO = jnp.array(True), jnp.array(False)
 
 
@@ -110,7 +111,6 @@ def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
         hidden=(), batch_size=16, replay_capacity=64, gradient_clip=0.05, learning_rate=0.01, alpha=0.7, double_q=double
     )
     learner = learner_with(settings, transitions(40))
-    gradient_step = eqx.filter_jit(update_q)
     moments = [np.zeros((2, *x.shape)) for x in (learner.q.weights[0], learner.q.biases[0])]
     clipped = []
     for k, key in enumerate(jax.random.split(KEY, 3)):
@@ -145,7 +145,6 @@ def same(a: ReLUNetwork, b: ReLUNetwork) -> bool:
 def test_when_nothing_moves() -> None:
     """Before there is a batch, when told not to, and when an error is no number."""
     settings = DQNConfig(hidden=(), batch_size=16, replay_capacity=64)
-    gradient_step = eqx.filter_jit(update_q)
     items = transitions(16)
     enough, few = learner_with(settings, items), learner_with(settings, transitions(15))
     broken = learner_with(settings, items._replace(reward=np.full(16, np.nan, np.float32)))
@@ -162,14 +161,14 @@ def test_when_nothing_moves() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"batch": 0},
-        {"target_every": 0},
+        {"batch_size": 0},
+        {"target_period": 0},
         {"learning_rate": 0.0},
-        {"clip": -1.0},
+        {"gradient_clip": -1.0},
         {"reward_scale": 0.0},
         {"alpha": 1.5},
-        {"epsilon_last": -0.1},
-        {"penalty": -1.0},
+        {"final_epsilon": -0.1},
+        {"disagreement_penalty": -1.0},
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict) -> None:

@@ -32,7 +32,7 @@ ACTIONS = [(3, 2.0), (0, 1.0), (7, 5.0), (5, 7.0)]
 
 @functools.cache
 def small(name: str = "rnn", seed: int = 0, spec: Any = SPEC, **sizes: Any) -> DynamicsModel:
-    chosen = {"latent": 4, "encoder_hidden": 3, "field_hidden": 5, "timer": "none"} | sizes
+    chosen = {"latent_size": 4, "encoder_hidden": 3, "field_hidden": 5, "timer": "none"} | sizes
     scale = SCALE if len(spec.observations) == 2 else None
     return build(name, spec, ModelConfig(**chosen), scale, key=jax.random.key(seed))
 
@@ -182,8 +182,8 @@ def imagined_intervals(model: DynamicsModel, data: Trajectory, sample_intervals:
 @pytest.mark.parametrize("timer", ["classes", "continuous"])
 def test_imagined_intervals_are_distributed_as_those_seen(uniform: Trajectory, timer: str) -> None:
     """Each as often as any other, which the most likely ones are not."""
-    options = {"latent": 4, "timer": timer, "weights": {"timer": 1.0}, "learning_rate": 5e-3, "iterations": 300}
-    model = kairode.fit("rnn", uniform, every=300, **options)
+    options = {"latent_size": 4, "timer": timer, "weights": {"timer": 1.0}, "learning_rate": 5e-3, "iterations": 300}
+    model = kairode.fit("rnn", uniform, validate_every=300, **options)
     drawn, likely = (imagined_intervals(model, uniform, sample) for sample in (True, False))
     assert len(drawn) > 2000
     if timer == "classes":

@@ -19,12 +19,16 @@ from kairode.config.planning import PlanConfig
 from kairode.data.normalize import RunningStatistics
 from kairode.envs.core import Continuous, Environment, Intervals, Spec, Task, Variable
 from kairode.errors import KairodeError
-from kairode.models.dynamics import Scale
+from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.zoo import MODELS, build
 from kairode.planning.mpc import LearnedDynamics, Planner, TrueDynamics
 from kairode.trees import one, stack
 
 LEARNING = ActorCriticConfig(hidden=(8, 8))
+# Compiled once for all tests with one kind of system.
+plan, sequences = eqx.filter_jit(Planner.plan), eqx.filter_jit(Planner.evaluate_sequences)
+interval, step = eqx.filter_jit(DynamicsModel.interval), eqx.filter_jit(DynamicsModel.step)
+make_model, init_agent = eqx.filter_jit(build), eqx.filter_jit(init_actor_critic)
 
 
 def spec_of(name, observed, reach=1.0, gamma=1.0, **given):
@@ -43,7 +47,7 @@ def spec_of(name, observed, reach=1.0, gamma=1.0, **given):
 def planner(env, settings, networks=None, learning=LEARNING):
     spec = env.task.spec
     if networks is None:  # an actor that does nothing, a critic that knows nothing
-        agent = init_actor_critic(len(spec.observations), spec.actions.n, learning, key=jax.random.key(0))
+        agent = init_agent(len(spec.observations), spec.actions.n, learning, key=jax.random.key(0))
         networks = jax.tree.map(jnp.zeros_like, agent.networks)
     return Planner(TrueDynamics(env), env.task, networks, ObsNormalizer.new(spec), learning, settings)
 
@@ -89,16 +93,15 @@ def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
     start = np.array([2.0, 0.0])
     optimal = start @ cost @ start
     policy = planner(env, PlanConfig(horizon=12, noise=0.5, iterations=8))
-    plan = eqx.filter_jit(policy.plan)
     state, paid = start, 0.0
     for k in range(60):
-        push = np.asarray(plan(jnp.asarray(state, jnp.float32), (), key=jax.random.key(k)), np.float64)
+        push = np.asarray(plan(policy, jnp.asarray(state, jnp.float32), (), key=jax.random.key(k)), np.float64)
         paid += gamma**k * (state @ Q @ state + push @ R @ push)
         state = A @ state + B @ push
     assert optimal <= paid < 1.05 * optimal
     # One round around an actor that does nothing is what the paper does with an actor that knows: not enough here.
     lazy = planner(env, PlanConfig(candidates=500, horizon=15, noise=0.05, elites=25))
-    push = lazy.plan(jnp.asarray(start, jnp.float32), (), key=jax.random.key(0))
+    push = plan(lazy, jnp.asarray(start, jnp.float32), (), key=jax.random.key(0))
     best = -np.linalg.solve(R + gamma * B.T @ cost @ B, gamma * B.T @ cost @ A) @ start
     assert abs(push[0]) < 0.2 * abs(best[0])
 
@@ -193,13 +196,13 @@ class Odd(Environment):
 def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None:
     env = Odd()
     learning = ActorCriticConfig(kind=kind, hidden=(8, 8), reward_scale=0.1)
-    networks = init_actor_critic(2, 1, learning, key=jax.random.key(1)).networks
+    networks = init_agent(2, 1, learning, key=jax.random.key(1)).networks
     normalizer = ObsNormalizer(RunningStatistics(jnp.asarray(10.0), jnp.array([0.1, -0.2]), jnp.array([40.0, 2.5])), ())
     settings = PlanConfig(candidates=40, horizon=4, noise=0.6, elites=5)
     policy = dataclasses.replace(planner(env, settings, networks, learning), normalizer=normalizer)
     noise = np.asarray(jax.random.normal(jax.random.key(2), (4, 1, 40)))
     start = jnp.array([0.3, 0.1])
-    tried, worth = policy.evaluate_sequences(start, (), jnp.asarray(noise))
+    tried, worth = sequences(policy, start, (), jnp.asarray(noise))
 
     def pi(obs):
         return np.asarray(greedy(learning, networks.actor, normalizer.features(jnp.asarray(obs, jnp.float32))))
@@ -225,16 +228,16 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
         np.testing.assert_allclose(worth[k], total, rtol=1e-4, atol=1e-4)
     assert 5 < ends < 35
     best = np.argsort(np.asarray(worth))[-5:]
-    chosen = policy.plan(start, (), key=jax.random.key(5))
+    chosen = plan(policy, start, (), key=jax.random.key(5))
     again = np.asarray(jax.random.normal(jax.random.split(jax.random.key(5), 1)[0], (4, 1, 40)))
-    tried, worth = policy.evaluate_sequences(start, (), jnp.asarray(again))
+    tried, worth = sequences(policy, start, (), jnp.asarray(again))
     best = np.argsort(np.asarray(worth))[-5:]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
 
 
 def test_what_is_no_number_is_never_chosen() -> None:
     env = Odd()
-    networks = init_actor_critic(2, 1, LEARNING, key=jax.random.key(1)).networks
+    networks = init_agent(2, 1, LEARNING, key=jax.random.key(1)).networks
     policy = planner(env, PlanConfig(candidates=40, horizon=2, elites=5), networks)
 
     class Broken(TrueDynamics):
@@ -243,9 +246,9 @@ def test_what_is_no_number_is_never_chosen() -> None:
             return state, jnp.where(jnp.arange(40)[None] % 2 == 0, jnp.nan, seen), tau
 
     broken = dataclasses.replace(policy, dynamics=Broken(env))
-    chosen = broken.plan(jnp.zeros(2), (), key=jax.random.key(0))
+    chosen = plan(broken, jnp.zeros(2), (), key=jax.random.key(0))
     noise = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (2, 1, 40))
-    tried, worth = policy.evaluate_sequences(jnp.zeros(2), (), noise)
+    tried, worth = sequences(policy, jnp.zeros(2), (), noise)
     known = np.arange(1, 40, 2)
     best = known[np.argsort(np.asarray(worth)[known])[-5:]]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
@@ -258,11 +261,11 @@ def learned(name: str, seed: int, settings: PlanConfig) -> Planner:
     env = kairode.make("pendulum")
     spec = env.task.spec
     model_key, agent_key = jax.random.split(jax.random.key(seed))
-    model = build(name, spec, ModelConfig(latent_size=6, field_hidden=7, timer_hidden=5), key=model_key)
+    model = make_model(name, spec, ModelConfig(latent_size=6, field_hidden=7, timer_hidden=5), key=model_key)
     normalizer = ObsNormalizer(
         RunningStatistics(jnp.asarray(100.0), 0.1 * jnp.ones(3), jnp.array([50.0, 50.0, 900.0])), ()
     )
-    networks = init_actor_critic(3, 1, LEARNING, key=agent_key).networks
+    networks = init_agent(3, 1, LEARNING, key=agent_key).networks
     return Planner(LearnedDynamics(model, normalizer), env.task, networks, normalizer, LEARNING, settings)
 
 
@@ -275,14 +278,14 @@ def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
     model, task, normalizer = policy.dynamics.model, policy.task, policy.normalizer
     noise = jax.random.normal(jax.random.key(3), (3, 1, 8))
     obs, z = jnp.array([0.2, 0.9, -1.0]), model.start(key=jax.random.key(4))
-    tried, worth = policy.evaluate_sequences(obs, z, noise)
+    tried, worth = sequences(policy, obs, z, noise)
     for k in range(8):
         here, belief, t, total = obs, z, 0.0, 0.0
         for h in range(3):
             push = 2.0 * tried[h, :, k]
             features = normalizer.features(here)
-            tau = float(model.interval(belief, features, push))
-            belief, seen = model.step(belief, features, push, jnp.asarray(tau))
+            tau = float(interval(model, belief, features, push))
+            belief, seen = step(model, belief, features, push, jnp.asarray(tau))
             after = normalizer.unnormalised(seen)
             total += 0.99 ** (t / 0.05) * float(task.reward(here, push, after, jnp.asarray(tau)))
             here, t = after, t + tau
@@ -298,8 +301,8 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
     normalizer = ObsNormalizer(
         RunningStatistics(jnp.asarray(10.0), 0.1 * jnp.ones(12), 10.0 * jnp.ones(12)), ObsNormalizer.new(spec).places
     )
-    model = build("rnn", spec, ModelConfig(latent_size=6, timer_hidden=5), key=jax.random.key(0))
-    networks = init_actor_critic(12, 3, LEARNING, key=jax.random.key(1)).networks
+    model = make_model("rnn", spec, ModelConfig(latent_size=6, timer_hidden=5), key=jax.random.key(0))
+    networks = init_agent(12, 3, LEARNING, key=jax.random.key(1)).networks
     policy = Planner(
         LearnedDynamics(model, normalizer),
         task,
@@ -310,10 +313,10 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
     )
     seen_obs = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
     z = model.start(key=jax.random.key(2))
-    tried, worth = policy.evaluate_sequences(seen_obs, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
+    tried, worth = sequences(policy, seen_obs, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
     for k in range(6):
-        tau = model.interval(z, normalizer.features(seen_obs), tried[0, :, k])
-        after = normalizer.unnormalised(model.step(z, normalizer.features(seen_obs), tried[0, :, k], tau)[1])
+        tau = interval(model, z, normalizer.features(seen_obs), tried[0, :, k])
+        after = normalizer.unnormalised(step(model, z, normalizer.features(seen_obs), tried[0, :, k], tau)[1])
         here, there = np.array(seen_obs), np.array(after)
         here[-1], there[-1] = 3.0, 3.0 + float(after[-1])
         total = task.reward(here, np.array(tried[0, :, k]), there, float(tau))
@@ -377,7 +380,7 @@ def test_a_planner_carries_the_latent_state_of_what_really_happened() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    for wrong in ({"sequences": 0}, {"horizon": -1}, {"best": 2000}, {"noise": -1.0}):
+    for wrong in ({"candidates": 0}, {"horizon": -1}, {"elites": 2000}, {"noise": -1.0}):
         with pytest.raises(KairodeError):
             PlanConfig(**wrong)
     timeless = build("rnn", kairode.make("pendulum").task.spec, ModelConfig(timer="none"), key=jax.random.key(0))
