@@ -12,6 +12,8 @@ from kairode.data import replay as rp
 from kairode.errors import KairodeError
 
 KEY = jax.random.key(0)
+add, prioritise = jax.jit(rp.add_prioritised), jax.jit(rp.prioritise)
+draw = jax.jit(rp.draw, static_argnums=1)
 EXAMPLE = {"obs": jnp.zeros(2), "number": jnp.zeros((), jnp.int32)}
 
 
@@ -39,21 +41,26 @@ def test_uniform_sampling() -> None:
     np.testing.assert_array_equal(drawn["obs"][:, 1], -np.asarray(drawn["number"]))
 
 
+@jax.jit
+def draws_of(memory, keys):
+    return jax.vmap(lambda key: rp.draw(memory, 256, key=key))(keys)
+
+
 @pytest.mark.parametrize("capacity", [7, 100, 1000])
 @pytest.mark.parametrize("filled", [0.4, 1.0, 1.7])
 def test_frequencies_and_weights_follow_the_formulas(capacity: int, filled: float) -> None:
     count = max(2, round(capacity * filled))
     memory = rp.empty_prioritised(capacity, EXAMPLE, alpha=0.6, beta=0.4)
     for start in range(0, count, 7):
-        memory = rp.add_prioritised(memory, items(range(start, min(start + 7, count))))
+        memory = add(memory, items(range(start, min(start + 7, count))))
     size = min(count, capacity)
     errors = np.random.default_rng(0).gamma(0.5, 10.0, size=size).astype(np.float32)
-    memory = rp.prioritise(memory, jnp.arange(size), jnp.asarray(errors))
+    memory = prioritise(memory, jnp.arange(size), jnp.asarray(errors))
 
     power = (np.abs(errors.astype(np.float64)) + 1e-6) ** 0.6
     probability = power / power.sum()
     draws = 200
-    drawn = jax.vmap(lambda k: rp.draw(memory, 256, key=k))(jax.random.split(KEY, draws))
+    drawn = draws_of(memory, jax.random.split(KEY, draws))
     where = np.asarray(drawn.where)
     assert where.max() < size
     total = draws * 256
@@ -93,6 +100,9 @@ def test_an_item_drawn_twice_is_set_once() -> None:
     np.testing.assert_allclose(memory.sums, memory.powers.sum(1), rtol=1e-6)
 
 
+MORE = items([1, 2, 3])
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "set"]), st.integers(0, 2**31 - 1)), min_size=1, max_size=30))
 def test_the_sums_stay_true(steps) -> None:
@@ -100,11 +110,11 @@ def test_the_sums_stay_true(steps) -> None:
     for kind, seed in steps:
         key = jax.random.key(seed)
         if kind == "add":
-            memory = rp.add_prioritised(memory, items([1, 2, 3]))
+            memory = add(memory, MORE)
         else:
-            drawn = rp.draw(memory, 4, key=key)
+            drawn = draw(memory, 4, key=key)
             assert int(drawn.where.max()) < int(memory.replay.size)
-            memory = rp.prioritise(memory, drawn.where, jax.random.normal(key, (4,)) * 100)
+            memory = prioritise(memory, drawn.where, jax.random.normal(key, (4,)) * 100)
     np.testing.assert_allclose(memory.sums, memory.powers.sum(1), rtol=1e-5)
     empty = np.arange(memory.powers.size) >= int(memory.replay.size)
     assert (np.asarray(memory.powers).ravel()[empty] == 0).all()

@@ -179,7 +179,7 @@ def imagined_intervals(model: DynamicsModel, data: Trajectory, sample_intervals:
     return np.asarray(found.interval)[found.mask]
 
 
-@pytest.mark.parametrize("timer", ["classes", "continuous"])
+@pytest.mark.parametrize("timer", ["classes", pytest.param("continuous", marks=pytest.mark.slow)])
 def test_imagined_intervals_are_distributed_as_those_seen(uniform: Trajectory, timer: str) -> None:
     """Each as often as any other, which the most likely ones are not."""
     options = {"latent_size": 4, "timer": timer, "weights": {"timer": 1.0}, "learning_rate": 5e-3, "iterations": 300}
