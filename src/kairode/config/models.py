@@ -1,6 +1,7 @@
 """Settings of dynamics models, and the names of those that exist."""
 
 import dataclasses
+import sys
 
 from kairode.config.checks import at_least
 from kairode.errors import unknown
@@ -37,6 +38,9 @@ class ModelConfig:
 
 
 def check_model(name: str) -> str:
-    if name not in MODEL_NAMES:
-        raise unknown("model", name, MODEL_NAMES)
+    """The name, if there is such a model: one of ours, or one that was added to `kairode.models.zoo.MODELS`."""
+    zoo = sys.modules.get("kairode.models.zoo")  # not imported here: it needs JAX
+    known = MODEL_NAMES if zoo is None else tuple(zoo.MODELS)
+    if name not in known:
+        raise unknown("model", name, known)
     return name
