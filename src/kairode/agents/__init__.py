@@ -1,1 +1,1 @@
-"""What is wanted: value learners whose discount is gamma to the power of the interval."""
+"""Reinforcement learning agents for semi-Markov decision processes: the discount is gamma^tau."""

@@ -1,8 +1,8 @@
-"""Actor-critic for controls in continuous time: DDPG, TD3 and SAC, whose discount is gamma^tau.
+"""Actor-critic for continuous actions in continuous time: DDPG, TD3 and SAC, with discount gamma^tau.
 
-DDPG (Lillicrap et al. 2016) is the paper's. TD3 (Fujimoto et al. 2018) adds a second critic, noise on the target's
-action and a slower actor; SAC (Haarnoja et al. 2018) an actor that draws its actions and is paid for their entropy.
-What they share stands here once. Actions are within [-1, 1], features and actions on the last axis.
+DDPG (Lillicrap et al. 2016) is the paper's agent. TD3 (Fujimoto et al. 2018) adds a second critic, target noise and
+delayed actor updates; SAC (Haarnoja et al. 2018) adds a stochastic actor with an entropy bonus. Actions are in
+[-1, 1]; features and actions are on the last axis.
 """
 
 import dataclasses
@@ -32,7 +32,6 @@ class Critic(eqx.Module):
 
     @classmethod
     def new(cls, features: int, actions: int, hidden: tuple[int, int], *, key: Key[Array, ""]) -> "Critic":
-        """With random weights."""
         first_key, rest_key = jax.random.split(key)
         return cls(
             ReLUNetwork.new(features, hidden[0], key=first_key),
@@ -40,27 +39,26 @@ class Critic(eqx.Module):
         )
 
     def __call__(self, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "*b"]:
-        """The value of an action."""
         seen = jax.nn.relu(self.first(features))
         return self.rest(jnp.concatenate([seen, action], axis=-1))[..., 0]
 
 
 class Networks(eqx.Module):
-    """An actor and its critics: what decides."""
+    """An actor and its critics."""
 
     actor: ReLUNetwork
-    """To tanh's arguments; for SAC to means and log standard deviations of them."""
+    """Outputs the arguments of tanh; for SAC, their means and log standard deviations."""
     critics: Critic
-    """Stacked."""
+    """Stacked along the first axis."""
 
 
 class ActorCritic(eqx.Module):
-    """All that changes while learning, but for the replay."""
+    """Train state of the agent, without the replay buffer."""
 
     networks: Networks
     target: Networks
     log_temperature: Float[Array, "*n"]
-    """SAC's price of entropy."""
+    """Logarithm of SAC's entropy coefficient."""
     actor_state: Any
     critic_state: Any
     temperature_state: Any
@@ -68,7 +66,6 @@ class ActorCritic(eqx.Module):
 
 
 def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, *, key: Key[Array, ""]) -> ActorCritic:
-    """Random weights; the targets are the same."""
     actor_key, critic_key = jax.random.split(key)
     outputs = 2 * actions if settings.stochastic else actions
     actor = ReLUNetwork.new(features, *settings.hidden, outputs, key=actor_key)
@@ -87,7 +84,7 @@ def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, 
 
 
 def greedy(settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"]) -> Float[Array, "*b act"]:
-    """pi(s), without any noise."""
+    """pi(s) without exploration noise."""
     out = actor(features)
     return jnp.tanh(out[..., : out.shape[-1] // 2] if settings.stochastic else out)
 
@@ -95,7 +92,7 @@ def greedy(settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Arra
 def drawn(
     actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
 ) -> tuple[Float[Array, "*b act"], Float[Array, "*b"]]:
-    """SAC's action, tanh of a normal draw, and the logarithm of its density."""
+    """Sample SAC's action, tanh of a normal variable; also its log density."""
     mean, log_std = jnp.split(actor(features), 2, axis=-1)
     log_std = jnp.clip(log_std, *LOG_STD)
     noise = jax.random.normal(key, mean.shape)
@@ -109,7 +106,6 @@ def drawn(
 def explore(
     settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
 ) -> Float[Array, "*b act"]:
-    """The action with the noise of exploration."""
     if settings.stochastic:
         return drawn(actor, features, key=key)[0]
     action = greedy(settings, actor, features)
@@ -117,21 +113,20 @@ def explore(
 
 
 def value(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]) -> Float[Array, "*b"]:
-    """Q(s, a): the least that a critic says."""
+    """Q(s, a): the minimum over the critics."""
     return critic_values(critics, features, action).min(0)
 
 
 def critic_values(
     critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]
 ) -> Float[Array, "n *b"]:
-    """Q(s, a) of every critic."""
     return jax.vmap(lambda critic: critic(features, action))(critics)
 
 
 def next_values(
     agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> Float[Array, " b"]:
-    """The value of what comes next, by the target networks."""
+    """Value of the next state under the target networks."""
     target, features = agent.target, batch.next_features
     if settings.stochastic:
         action, density = drawn(agent.networks.actor, features, key=key)
@@ -158,7 +153,7 @@ def actor_loss(
     *,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Minus the value of what it does (and of its entropy, for SAC); also the mean log density."""
+    """Minus the value of the actor's action (SAC: plus the entropy term); also the mean log density."""
     if settings.stochastic:
         action, density = drawn(actor, batch.features, key=key)
         return (temperature * density - value(critics, batch.features, action)).mean(), density.mean()
@@ -169,7 +164,7 @@ def actor_loss(
 def update_actor_critic(
     agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> tuple[ActorCritic, Bool[Array, ""]]:
-    """One update of critics and actor, where all is finite; and whether it was."""
+    """One update of critics and actor, skipped if a loss is not finite; also whether it was applied."""
     next_key, actor_key = jax.random.split(key)
     critics, actor = agent.networks.critics, agent.networks.actor
     wanted = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
@@ -206,7 +201,7 @@ def update_actor_critic(
 def _with_temperature(
     agent: ActorCritic, settings: ActorCriticConfig, density: Float[Array, ""], actions: int
 ) -> ActorCritic:
-    """SAC's temperature is learned: the entropy should be about minus one for each control."""
+    """Update SAC's entropy coefficient; the target entropy is minus one per action dimension."""
     slope = -jnp.exp(agent.log_temperature) * (density - actions)
     change, state = optax.adam(settings.actor_learning_rate).update(slope, agent.temperature_state)
     return dataclasses.replace(agent, log_temperature=agent.log_temperature + change, temperature_state=state)

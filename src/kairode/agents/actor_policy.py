@@ -1,4 +1,4 @@
-"""An actor as a policy: it steers."""
+"""An actor network as a policy."""
 
 from typing import Any, NamedTuple
 
@@ -16,16 +16,18 @@ from kairode.errors import KairodeError
 
 
 def bounds(spec: Spec, like: Any) -> tuple[Any, Any]:
-    """Middle and half width of every control's range, in the shape of an array of controls (on its last axis)."""
+    """Midpoint and half width of each action's range, broadcast to the shape of `like` (actions on the last axis)."""
     if not isinstance(spec.actions, Continuous):
-        raise KairodeError(f"actor-critic is for controls; the actions of '{spec.name}' have names: use DQN.")
+        raise KairodeError(
+            f"actor-critic agents need continuous actions; those of '{spec.name}' are discrete. Use DQN."
+        )
     low, high = np.array(spec.actions.low), np.array(spec.actions.high)
     middle, reach = ((low + high) / 2).astype(like.dtype), ((high - low) / 2).astype(like.dtype)
     return np.broadcast_to(middle, like.shape), np.broadcast_to(reach, like.shape)
 
 
 def controls(spec: Spec, action: Any) -> Any:
-    """Controls within their bounds, from actions in [-1, 1]."""
+    """Scale actions in [-1, 1] to the bounds of the action space."""
     middle, reach = bounds(spec, action)
     return middle + reach * action
 
@@ -37,13 +39,13 @@ def actions(spec: Spec, control: Any) -> Any:
 
 
 class PreviousObs(NamedTuple):
-    """What is remembered of the last decision."""
+    """Memory of an `ActorPolicy`: the last observation."""
 
     obs: Any
 
 
 class ActorPolicy(Policy):
-    """The actor's action, with or without the noise of exploration."""
+    """The actor's action, with exploration noise if `explores`."""
 
     networks: Networks
     normalizer: ObsNormalizer
@@ -52,11 +54,9 @@ class ActorPolicy(Policy):
     explores: bool = eqx.field(static=True, default=False)
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """Nothing was seen."""
         return PreviousObs(jnp.zeros(len(self.spec.observations)))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """pi(s)."""
         features = self.normalizer.features(self.normalizer.seen(obs, memory.obs, elapsed == 0))
         actor = self.networks.actor
         if self.explores:

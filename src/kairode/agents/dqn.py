@@ -14,31 +14,31 @@ from kairode.data.replay import Prioritised, add_prioritised, draw, empty_priori
 
 
 class ReplayTransition(NamedTuple):
-    """What one decision brought."""
+    """One transition as stored in the replay buffer."""
 
     features: Any
     action: Any
     reward: Any
-    """Scaled."""
+    """Scaled by `reward_scale`."""
     discount: Any
-    """gamma^tau; 0 where the process ended."""
+    """gamma^tau; 0 if the process terminated."""
     next_features: Any
 
 
 def pack_transition(transition: ReplayTransition) -> Float[Array, "*n row"]:
-    """A transition as one row of numbers: the replay then writes and reads one array, which XLA does in place."""
+    """Pack a transition into one row: the buffer is then one array, which XLA updates in place."""
     s, a, r, gamma, s_next = transition
     return jnp.concatenate([s, s_next, jnp.stack([a.astype(s.dtype), r, gamma], axis=-1)], axis=-1)
 
 
 def unpack_transition(rows: Float[Array, "n row"]) -> ReplayTransition:
-    """The inverse of `pack`."""
+    """Inverse of `pack_transition`."""
     f = (rows.shape[1] - 3) // 2
     return ReplayTransition(rows[:, :f], rows[:, -3].astype(jnp.int32), rows[:, -2], rows[:, -1], rows[:, f : 2 * f])
 
 
 class Learner(eqx.Module):
-    """What changes while learning."""
+    """Networks, optimizer state and replay buffer."""
 
     q: ReLUNetwork
     target: ReLUNetwork
@@ -47,7 +47,6 @@ class Learner(eqx.Module):
 
 
 def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[Array, ""]) -> Learner:
-    """Random weights, an empty replay."""
     q = ReLUNetwork.new(features, *settings.hidden, actions, key=key)
     row = jnp.zeros(2 * features + 3)
     replay = empty_prioritised(settings.replay_capacity, row, alpha=settings.alpha, beta=settings.beta)
@@ -55,12 +54,12 @@ def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[A
 
 
 def q_optimizer(settings: DQNConfig) -> optax.GradientTransformation:
-    """Adam on gradients clipped element by element."""
+    """Adam with elementwise gradient clipping."""
     return optax.chain(optax.clip(settings.gradient_clip), optax.adam(settings.learning_rate))
 
 
 def epsilon(settings: DQNConfig, decisions: Int[Array, ""]) -> Float[Array, ""]:
-    """The share of random actions after k decisions: e + (1 - e) exp(-k / decay)."""
+    """Probability of a random action after k decisions: e + (1 - e) exp(-k / decay)."""
     last = settings.final_epsilon
     return last + (1 - last) * jnp.exp(-decisions / settings.epsilon_decay)
 
@@ -68,7 +67,7 @@ def epsilon(settings: DQNConfig, decisions: Int[Array, ""]) -> Float[Array, ""]:
 def epsilon_greedy(
     values: Float[Array, " a"], share: Float[Array, ""] | float, *, key: Key[Array, ""]
 ) -> Int[Array, ""]:
-    """The best action; with probability `share`, any."""
+    """The greedy action; with probability `share`, a uniformly random one."""
     chance_key, any_key = jax.random.split(key)
     anything = jax.random.randint(any_key, (), 0, values.shape[0])
     return jnp.where(jax.random.uniform(chance_key) < share, anything, jnp.argmax(values))
@@ -98,12 +97,11 @@ def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def store_transitions(learner: Learner, transitions: ReplayTransition) -> Learner:
-    """With some transitions more in the replay."""
     return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack_transition(transitions)))
 
 
 def learning_rate_factor(settings: DQNConfig, done: Float[Array, ""]) -> Float[Array, ""] | float:
-    """The share of the learning rate that is left, after this share of the episodes."""
+    """Factor of the learning rate after the fraction `done` of the episodes."""
     return jnp.clip((1 - done) / settings.cooldown, 0.0, 1.0) if settings.cooldown else 1.0
 
 
@@ -115,7 +113,7 @@ def update_q(
     *,
     key: Key[Array, ""],
 ) -> tuple[Learner, Bool[Array, ""]]:
-    """One update from a batch of the replay, where `going`; also whether all was finite (if not, nothing moves)."""
+    """One update from a replay batch if `going`; also whether all values were finite (if not, nothing is changed)."""
     drawn = draw(learner.replay, settings.batch_size, key=key)
     ready = going & (learner.replay.replay.size >= settings.batch_size)
     learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
@@ -131,9 +129,9 @@ def gradient_step(
     ready: Bool[Array, ""],
     speed: Float[Array, ""] | float = 1.0,
 ) -> tuple[Learner, Float[Array, " n"]]:
-    """One step of Adam on the weighted Huber loss, where `ready` and all is finite; also the TD errors.
+    """One Adam step on the weighted Huber loss, applied if `ready` and everything is finite; also the TD errors.
 
-    `speed` is the share of the learning rate that it takes.
+    `speed` is a factor of the learning rate.
     """
 
     def loss(q: ReLUNetwork) -> tuple[Array, Array]:
@@ -142,7 +140,7 @@ def gradient_step(
 
     gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
     changes, state = q_optimizer(settings).update(gradient, learner.optimizer, learner.q)
-    # A loss that is no number has errors that are none: look at the short vector, not at all gradients.
+    # If the loss is not finite, neither are the errors: checking them is cheaper than checking all gradients.
     moves = ready & jnp.isfinite(errors).all()
     q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
     kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimizer)

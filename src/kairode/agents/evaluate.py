@@ -1,4 +1,4 @@
-"""How good a policy is on a system: whole episodes, returns as the experiments define them, intervals of confidence."""
+"""Evaluation of policies: returns over whole episodes, with confidence intervals."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,23 +26,21 @@ from kairode.seeds import Purpose, derive
 
 
 class Scores(NamedTuple):
-    """Of each episode."""
+    """Results of each episode."""
 
     total: Any
-    """The sum of rewards."""
     discounted: Any
-    """Each reward times gamma^t, t the time of its decision."""
+    """Sum of gamma^t times the reward, t being the time of its decision."""
     decisions: Any
     time: Any
-    """Until the episode's end."""
     terminated: Any
-    """Whether the process ended it (a goal reached, a fall)."""
+    """Whether the episode ended in a terminal state."""
     measures: dict[str, Any]
-    """Share of the time that ended with each condition of `Task.measures`."""
+    """Fraction of time in each condition of `Task.measures`."""
 
 
 def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, terminated: Any) -> Scores:
-    """Of episodes with the decisions on axis 0: [decision, *episodes]."""
+    """Score episodes whose decisions are on axis 0: [decision, *episodes]."""
     spec = task.spec
     ends = jnp.cumsum(interval, axis=0)
     gamma = spec.discount ** ((ends - interval) / spec.tick)
@@ -60,20 +58,19 @@ def evaluate(
     accrue: bool | None = None,
     seed: int = 0,
 ) -> Result:
-    """Test a policy on a system: `kairode.evaluate(env, policy, schedule=5)`.
+    """Evaluate a policy on a system: `kairode.evaluate(env, policy, schedule=5)`.
 
     Args:
-        env: the real system (an imagined one works too).
-        policy: from `kairode.learn`; also None for random actions, or a function of (observation, key).
-        episodes: how many.
+        env: the system, real or a model environment.
+        policy: from `kairode.learn`; None for random actions, or a function of (observation, key).
+        episodes: number of episodes.
         schedule: None for the system's own, an interval, a list of intervals, or a `Schedule`.
-        accrue: whether the reward is counted on every finest step (each day of HIV) up to the same horizon, so that
-            schedules can be compared, not at the next decision alone; None does so for a schedule of
-            `kairode.best_intervals`.
-        seed: fixes everything random.
+        accrue: count the reward on every finest time step (each day for HIV) up to the same horizon, so that schedules
+            are comparable. None: only for schedules of `kairode.optimize_schedule`.
+        seed: random seed.
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
-        raise KairodeError(f"seed must be a whole number between 0 and 2^30, got {seed}.")
+        raise KairodeError(f"seed must be an integer between 0 and 2^30, got {seed}.")
     if isinstance(policy, QPolicy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
     if accrue is None:
@@ -83,7 +80,7 @@ def evaluate(
         return to_result(env.task.spec, score_episodes(env.task, found))
     if not isinstance(env, Environment):
         raise KairodeError(
-            f"what '{env.task.spec.name}' passes through between decisions is not seen: it cannot accrue."
+            f"'{env.task.spec.name}' does not expose the states between decisions: accrue=True is not available."
         )
     if isinstance(env, AccruedRewards):
         env = env.env
@@ -98,8 +95,6 @@ def evaluate(
 
 
 def score_episodes(task: Task, found: Trajectory) -> Scores:
-    """Of episodes that were collected."""
-
     def turned(x: Any) -> np.ndarray:
         return np.swapaxes(np.asarray(x), 0, 1)
 
@@ -108,9 +103,9 @@ def score_episodes(task: Task, found: Trajectory) -> Scores:
 
 
 def to_result(spec: Spec, scores: Scores, *, accrued: bool = False) -> Result:
-    """Means over the episodes, on the last axis: of one policy [episodes], or of one for each seed [seeds, episodes].
+    """Mean over the episodes (last axis), of one policy [episodes] or of one policy per seed [seeds, episodes].
 
-    With `accrued`, the rewards of the scores were counted on every finest step.
+    With `accrued`, the scores count rewards on every finest time step.
     """
     values = objective_scores(spec, scores)
     several = values.ndim == 2
@@ -136,7 +131,7 @@ def _means(values: Any) -> Any:
 
 
 def objective_scores(spec: Spec, scores: Scores) -> np.ndarray:
-    """The return that the task is evaluated by."""
+    """The return that defines the task's objective."""
     return np.asarray(scores.discounted if spec.discounted_objective else scores.total, np.float64)
 
 
@@ -144,9 +139,10 @@ def objective_scores(spec: Spec, scores: Scores) -> np.ndarray:
 def score_many(
     env: Environment, policies: Policy, schedules: Schedule, keys: Key[Array, " episodes"], limit: int, agents: int
 ) -> Scores:
-    """Scores [agents, episodes] of many policies at once, each under its schedule; agents in front of all arrays.
+    """Scores [agents, episodes] of several policies, each under its own schedule; agents are the first axis of all
+    arrays.
 
-    A GPU takes all agents side by side, a CPU one after the other.
+    Agents run in parallel on a GPU, one after the other on a CPU.
     """
     arrays, static = eqx.partition((policies, schedules, env), eqx.is_array)
 
@@ -162,19 +158,18 @@ def score_many(
 
 
 def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
-    """Those that `evaluate` uses for the same seed."""
+    """The episode keys that `evaluate` uses for a seed."""
     return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(episodes))
 
 
 def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:
-    """The mean over the episodes, for each agent."""
     return objective_scores(task.spec, scores).mean(-1)
 
 
 def score_accrued(
     env: Environment, policies: QPolicy, schedules: Schedule, seed: int, episodes: int, agents: int
 ) -> Scores:
-    """Scores [agents, episodes] of many policies at once, rewards counted on every finest step."""
+    """Scores [agents, episodes] of several policies, with rewards counted on every finest time step."""
     schedules, spec = schedules.with_q(policies.q), env.task.spec
     limit, longest = spec.longest(schedules.shortest(spec)), schedules.longest(spec)
     keys = episode_keys(seed, episodes)
@@ -185,5 +180,5 @@ def score_accrued(
 
 
 def _accrued_scores(spec: Spec, discounted: Scores, plain: Scores) -> Scores:
-    """From those of rewards that accrue with a discount and without; an interval may end after the horizon."""
+    """Combine scores with and without discounting; the last interval may end after the horizon."""
     return discounted._replace(total=plain.total, time=np.minimum(discounted.time, spec.horizon))

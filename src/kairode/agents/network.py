@@ -1,4 +1,4 @@
-"""The network of values and controls."""
+"""Multilayer perceptron of the agents."""
 
 import itertools
 import math
@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 class ReLUNetwork(eqx.Module):
     """Linear layers with ReLU between them; features on the last axis.
 
-    Weights are [outputs, inputs]: their gradients then come out of the product as they are stored, and acting on one
-    observation reads rows, which the CPU is faster at.
+    Weights are [outputs, inputs]: gradients then have the layout in which weights are stored, and a single observation
+    reads rows, which is faster on a CPU.
     """
 
     weights: tuple[Float[Array, "*agents _ _"], ...]
@@ -20,7 +20,7 @@ class ReLUNetwork(eqx.Module):
 
     @classmethod
     def new(cls, *sizes: int, key: Key[Array, ""]) -> "ReLUNetwork":
-        """With the sizes of features, hidden layers and outputs; uniform within 1/sqrt(inputs) at first."""
+        """Layer sizes from features to outputs; weights are initialised uniformly within 1/sqrt(inputs)."""
         keys = jax.random.split(key, 2 * (len(sizes) - 1))
         pairs = list(itertools.pairwise(sizes))
         bounds = [1 / math.sqrt(i) for i, _ in pairs]
@@ -34,7 +34,6 @@ class ReLUNetwork(eqx.Module):
         )
 
     def __call__(self, features: Float[Array, "*batch f"]) -> Float[Array, "*batch a"]:
-        """The last layer's outputs: Q of every action, or what else it is learned for."""
         x = features.reshape(-1, features.shape[-1])
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = jax.nn.relu(x @ weight.T + bias[None])

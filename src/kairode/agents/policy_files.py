@@ -1,4 +1,4 @@
-"""A learned policy in a folder: JSON that says what it is, safetensors for the weights."""
+"""Saved policies: a JSON description and weights in safetensors format."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ NAME = "policy"
 
 
 def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | None = None) -> None:
-    """Write a policy and what is said about it; the model of a latent one is kept by whoever fitted it."""
+    """Save a policy. The model of a latent policy is saved by the run that fitted it."""
     sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
     checkpoint.save(
         folder,
@@ -35,21 +35,17 @@ def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | Non
 
 
 def describe_policy(folder: str | Path) -> dict[str, Any]:
-    """What the JSON file of a policy says."""
     if not checkpoint.exists(folder, NAME):
-        raise KairodeError(
-            f"there is no policy in {folder}: give a folder of `kairode run` or `kairode rounds` (for a run with "
-            "controls: kairode.load_policies)."
-        )
+        raise KairodeError(f"there is no policy in {folder}: give the folder of `kairode run` or `kairode dyna`.")
     about = checkpoint.describe(folder, NAME)
     for name in ("sizes", "sees", "epsilon", "spec", "env", "setting", "fields", "schedule"):
         if name not in about:
-            raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not say '{name}'.")
+            raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: '{name}' is missing.")
     return about
 
 
 def read_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPolicy:
-    """The policy of a folder; one that sees z needs the model it was learned with."""
+    """Load a policy; a latent policy needs the model it was trained with."""
     about = describe_policy(folder)
     try:
         sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
@@ -61,5 +57,5 @@ def read_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPoli
     if sees == "s":
         return QPolicy(q, IdentityEncoder(), spec, epsilon, scale, accrues)
     if model is None:
-        raise KairodeError(f"the policy in {folder} sees the latent state of a model: give the model too.")
+        raise KairodeError(f"the policy in {folder} is conditioned on the latent state of a model: pass the model too.")
     return QPolicy(q, LatentEncoder(model), spec, epsilon, scale, accrues)

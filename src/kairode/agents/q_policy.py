@@ -1,4 +1,4 @@
-"""A learned policy: greedy on Q, softened by a small share of random actions."""
+"""Epsilon-greedy policy of a Q network."""
 
 import equinox as eqx
 from jaxtyping import Array, Key
@@ -11,23 +11,21 @@ from kairode.envs.core import Action, Obs, Spec, Tau
 
 
 class QPolicy(Policy):
-    """The action with the highest value, or with probability `epsilon` any."""
+    """The greedy action; with probability `epsilon`, a uniformly random one."""
 
     q: ReLUNetwork
     encoder: ObsEncoder
     spec: Spec = eqx.field(static=True)
     epsilon: float = eqx.field(static=True, default=0.05)
     scale: float = eqx.field(static=True, default=1.0)
-    """What rewards were multiplied with when the values were learned."""
+    """Factor of the rewards during training."""
     accrues: bool = eqx.field(static=True, default=False)
-    """Whether the values are of rewards on every finest step, so that intervals can be chosen by them."""
+    """Whether the values count rewards on every finest time step, as `optimize_schedule` requires."""
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """What its perception starts with."""
         return self.encoder.start(self.spec, key=key)
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """Look, choose, and note what was chosen."""
         features, memory = self.encoder.encode(memory, obs, elapsed)
         action = epsilon_greedy(self.q(features), self.epsilon, key=key)
         return action, self.encoder.remember(memory, obs, action)

@@ -21,32 +21,32 @@ from kairode.training.session import Session
 from kairode.trees import one
 
 CHUNK = 500
-"""Decisions in one compiled call."""
+"""Decisions per compiled call."""
 SAVE_SECONDS = 30.0
-"""Time between two checkpoints: a replay buffer is large."""
+"""Time between checkpoints; longer than elsewhere because replay buffers are large."""
 STAGE = "learning"
 
 Validator = Callable[[ReLUNetwork], dict[str, Any]]
-"""Figures of the agents' networks, a value for each agent; the one called `score` decides which policy is best."""
+"""Maps the agents' networks to metrics, one value per agent; `score` selects the best policy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What came out of practice."""
+    """Trained networks and training curves of all agents."""
 
     q: ReLUNetwork
-    """Each agent's last network; the best one by its score where there were scores."""
+    """Each agent's final network, or the best one if `score` was among the validation metrics."""
     last: ReLUNetwork
     curve: list[dict[str, Any]]
-    """Each look: episodes and decisions of every agent, and the figures."""
+    """One entry per validation: episodes and decisions of every agent, and the metrics."""
     returns: np.ndarray
-    """[agents, episodes, 2] of practice: plain and discounted."""
+    """[agents, episodes, 2]: return and discounted return of every training episode."""
     decisions: list[int]
     diverged: list[bool]
     seconds: float
 
     def policies(self, batches: Sequence[TrainingBatch], epsilon: float = 0.05, scale: float = 1.0) -> list[QPolicy]:
-        """One for each agent; `scale` is that of the rewards in practice."""
+        """One policy per agent; `scale` is the reward scale of training."""
         found: list[QPolicy] = []
         for batch in batches:
             for i in range(batch.agents):
@@ -57,7 +57,7 @@ class TrainResult:
 
 
 class _State(eqx.Module):
-    """What a checkpoint holds."""
+    """Contents of a checkpoint."""
 
     train_state: TrainState
     best: ReLUNetwork
@@ -80,22 +80,22 @@ def train_agents(
     identity: dict[str, Any] | None = None,
     time_limit: float = float("inf"),
 ) -> TrainResult:
-    """Train agents for a number of episodes; with a folder, resume from its checkpoint and keep one there.
+    """Train agents for a number of episodes. With a folder, checkpoints are kept there and training resumes from them.
 
     Args:
-        batches: the agents' environments, schedules and encoders.
-        settings: of the agents.
-        episodes: training episodes of each agent.
-        seeds: one for each agent.
-        validate: called with the networks every `validate_every` decisions, and at the end; its figures make the curve.
-        validate_every: decisions between two validations.
-        chunk: decisions in one compiled call.
-        folder: of the checkpoints.
+        batches: environments, schedules and encoders of the agents.
+        settings: settings of the agents.
+        episodes: training episodes per agent.
+        seeds: one per agent.
+        validate: called with the networks every `validate_every` decisions and at the end; its metrics form the curve.
+        validate_every: decisions between validations.
+        chunk: decisions per compiled call.
+        folder: checkpoint folder.
         callback: called after every compiled call.
-        stage: name of the stage in what the callback is told.
-        initial_state: agents to start with, in place of new ones.
-        identity: what else tells this training from another (models, schedules): a checkpoint of another is refused.
-        time_limit: seconds after which training ends with what it has come to.
+        stage: stage name reported to the callback.
+        initial_state: agents to start from, instead of new ones.
+        identity: identifies this training (models, schedules); a checkpoint with another identity is refused.
+        time_limit: seconds after which training stops.
     """
     batches = tuple(batches)
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": identity}
@@ -129,24 +129,24 @@ def train_agents(
 
 
 def _decisions(state: _State) -> int:
-    """Of the agent that has taken most."""
+    """Decisions of the agent that has taken the most."""
     return int(state.train_state.decisions.max())
 
 
 def _ended(state: _State) -> bool:
-    """True once every agent has finished."""
     return bool(agents_finished(state.train_state).all())
 
 
 def _new_state(train_state: TrainState) -> _State:
-    """Before the first decision. Copies, as buffers that two arrays share cannot both be given to the compiled loop."""
+    """State before the first decision. Arrays are copied because shared buffers cannot be donated to the compiled
+    loop."""
     train_state = jax.tree.map(jnp.copy, train_state)
     low = jnp.full(train_state.decisions.shape, -jnp.inf)
     return _State(train_state, jax.tree.map(jnp.copy, train_state.learner.q), low)
 
 
 def _validated(state: _State, validate: Validator) -> tuple[_State, dict[str, Any]]:
-    """The figures of a validation, and the networks that are the best so far."""
+    """Validation metrics, and the state with the best networks updated."""
     figures = {
         name: np.asarray(values, np.float64).tolist() for name, values in validate(state.train_state.learner.q).items()
     }
@@ -182,7 +182,7 @@ def _progress(stage: str, train_state: TrainState, figures: dict[str, Any], seco
 
 
 VALIDATED = {"real": "real_return", "score": "validation_return"}
-"""Names of validation figures in what the callback is told."""
+"""Names of validation metrics in the callback."""
 
 
 def _result(
@@ -190,18 +190,18 @@ def _result(
 ) -> TrainResult:
     train_state = state.train_state
     last = train_state.learner.q
-    judged = bool(curve) and "score" in curve[-1]
+    has_scores = bool(curve) and "score" in curve[-1]
     diverged = np.asarray(train_state.diverged)
     if diverged.all():
         i = int(np.asarray(train_state.decisions).argmin())
         kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
         raise KairodeError(
-            f"the policy of seed {seeds[i]} diverged after {int(train_state.decisions[i]):,} decisions: a value or an "
-            "observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, keep predictions "
-            f"near the experience (data=..).{kept}"
+            f"the policy of seed {seeds[i]} diverged after {int(train_state.decisions[i]):,} decisions: a value "
+            "or an observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, "
+            f"bound predictions to the range of the data (data=..).{kept}"
         )
     chosen = last
-    if judged:  # where no score was ever a number, the last
+    if has_scores:  # the last network if no score was finite
         known = jnp.isfinite(state.best_score)
         chosen = jax.vmap(lambda yes, a, b: jax.tree.map(lambda x, y: jnp.where(yes, x, y), a, b))(
             known, state.best, last

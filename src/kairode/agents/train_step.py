@@ -1,8 +1,8 @@
-"""Practice: act, step, store, sample, update, reset, as one compiled loop over decisions; all agents together.
+"""Training: act, step, store, sample, update, reset, as one compiled loop over decisions, for all agents at once.
 
-An agent practises in an environment, real or imagined, under a schedule. Agents that differ in numbers alone (seeds,
-fixed intervals, weights of their models) stand in one `Room`; rooms differ in kind (models), not in sizes. The
-environments of each room move under a `vmap` of their own, then all agents learn under one.
+Agents that differ only in numbers (seeds, fixed intervals, model weights) share a `TrainingBatch`; batches differ in
+structure (the kind of model). Environments are stepped under one `vmap` per batch, then all agents are updated under
+one.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from kairode.errors import KairodeError
 
 
 class TrainingBatch(eqx.Module):
-    """Where agents practise. Every array has an axis in front, one entry for each agent of the room."""
+    """Environments, schedules and encoders of several agents; agents are the first axis of every array."""
 
     env: Environment
     schedule: Schedule
@@ -47,43 +47,43 @@ class TrainingBatch(eqx.Module):
 
 
 class EpisodeState(eqx.Module):
-    """Where an agent's episode stands."""
+    """State of an agent's current episode."""
 
     moment: Moment
     memory: Memory
-    """What its perception remembers."""
+    """Memory of the encoder."""
     features: Float[Array, "*agents f"]
     total: Float[Array, "*agents"]
-    """Rewards so far."""
+    """Return so far."""
     discounted: Float[Array, "*agents"]
-    """The same, each times gamma^t."""
+    """Discounted return so far."""
 
 
 class TrainState(eqx.Module):
-    """Everything that changes; arrays have the agents in front (none inside a vmap)."""
+    """Train state of all agents; agents are the first axis of every array (absent inside a vmap)."""
 
     key: UInt32[Array, "*agents 2"]
-    """Fixes everything random, as plain numbers."""
+    """Key data of the agent's random key."""
     episode: EpisodeState
     learner: Learner
     decisions: Int[Array, "*agents"]
     episodes: Int[Array, "*agents"]
     returns: Float[Array, "*agents episodes 2"]
-    """Of each finished episode: plain and discounted; NaN where there is none yet."""
+    """Return and discounted return of each finished episode; NaN for the others."""
     diverged: Bool[Array, "*agents"]
-    """Whether something was not finite: the agent then stopped, with its last good weights."""
+    """True if a value was not finite: the agent has then stopped, with its last finite weights."""
 
 
 def init_train_state(
     batches: Sequence[TrainingBatch], settings: DQNConfig, episodes: int, seeds: Sequence[int]
 ) -> TrainState:
-    """Before the first decision; a seed for each agent of all rooms, in order."""
+    """State before the first decision; one seed per agent, in the order of the batches."""
     for batch in batches:
         if not isinstance(batch.env.task.spec.actions, Discrete):
-            raise KairodeError(f"DQN chooses among named actions, and those of '{batch.env.task.spec.name}' are not.")
-    wanted = sum(batch.agents for batch in batches)
-    if wanted != len(seeds):
-        raise KairodeError(f"{wanted} agents need as many seeds, got {len(seeds)}.")
+            raise KairodeError(f"DQN needs discrete actions; those of '{batch.env.task.spec.name}' are continuous.")
+    count = sum(batch.agents for batch in batches)
+    if count != len(seeds):
+        raise KairodeError(f"one seed per agent is needed: {count} agents, {len(seeds)} seeds.")
     return _init_train_state(tuple(batches), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
@@ -94,14 +94,14 @@ def _init_train_state(
     parts, start = [], 0
     for batch in batches:
         here = keys[start : start + batch.agents]
-        parts.append(_in_room(batch, partial(_init_one, settings, episodes))(batch, here))
+        parts.append(_vmap_agents(batch, partial(_init_one, settings, episodes))(batch, here))
         start += batch.agents
     return _joined(parts)
 
 
 def _init_one(settings: DQNConfig, episodes: int, batch: TrainingBatch, key: Key[Array, ""]) -> TrainState:
     weights_key, start_key, run_key = jax.random.split(key, 3)
-    episode = _first(batch, start_key)
+    episode = _begin(batch, start_key)
     actions = batch.env.task.spec.actions.n
     return TrainState(
         key=jax.random.key_data(run_key),
@@ -114,8 +114,7 @@ def _init_one(settings: DQNConfig, episodes: int, batch: TrainingBatch, key: Key
     )
 
 
-def _first(batch: TrainingBatch, key: Key[Array, ""]) -> EpisodeState:
-    """The beginning of an episode."""
+def _begin(batch: TrainingBatch, key: Key[Array, ""]) -> EpisodeState:
     reset_key, memory_key = jax.random.split(key)
     moment = begin_episode(batch.env, key=reset_key)
     memory = batch.encoder.start(batch.env.task.spec, key=memory_key)
@@ -124,19 +123,18 @@ def _first(batch: TrainingBatch, key: Key[Array, ""]) -> EpisodeState:
     return EpisodeState(moment, memory, features, zero, zero)
 
 
-class _Moved(eqx.Module):
-    """What the environment makes of one decision."""
+class _StepResult(eqx.Module):
+    """Outcome of one decision."""
 
     transition: ReplayTransition
     episode: EpisodeState
-    """As it goes on: a new episode, where this one ended."""
+    """After the decision; a new episode if this one ended."""
     ended: Bool[Array, ""]
     returns: Float[Array, "2"]
-    """Of the episode so far."""
+    """Return and discounted return of the episode so far."""
 
 
 def select_action(settings: DQNConfig, train_state: TrainState) -> tuple[Int[Array, ""], Key[Array, ""]]:
-    """Choose an action; also the key of this decision."""
     key = jax.random.fold_in(jax.random.wrap_key_data(train_state.key), train_state.decisions)
     values = train_state.learner.q(train_state.episode.features)
     share = epsilon(settings, train_state.decisions)
@@ -150,8 +148,8 @@ def env_step(
     action: Int[Array, ""],
     key: Key[Array, ""],
     q: ReLUNetwork,
-) -> _Moved:
-    """Hold the action, look, and begin anew where the episode ended."""
+) -> _StepResult:
+    """Hold the action for its interval, and reset if the episode ended."""
     hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))
     env, spec, before = batch.env, batch.env.task.spec, episode.moment
     noted = batch.encoder.remember(episode.memory, before.obs, action)
@@ -167,54 +165,55 @@ def env_step(
     discounted = episode.discounted + outcome.reward * spec.discount ** (before.time / spec.tick)
     ended = outcome.terminated | outcome.truncated
     on = EpisodeState(moment, memory, features, total, discounted)
-    new = _first(batch, next_key)
+    new = _begin(batch, next_key)
     episode = jax.tree.map(lambda new, on: jnp.where(ended, new, on), new, on)
-    return _Moved(transition, episode, ended, jnp.stack([total, discounted]))
+    return _StepResult(transition, episode, ended, jnp.stack([total, discounted]))
 
 
 def _disagreement(state: Any) -> Float[Array, ""]:
     inner = inner_state(state)
     if not hasattr(inner, "disagreement"):
-        raise KairodeError("a penalty on disagreement needs an imagined world: set penalty=0 on a real system.")
+        raise KairodeError(
+            "a disagreement penalty needs a model environment: set disagreement_penalty=0 on a real system."
+        )
     return inner.disagreement
 
 
-def update_agent(settings: DQNConfig, train_state: TrainState, moved: _Moved, key: Key[Array, ""]) -> TrainState:
-    """Remember the transition, update once, renew the target after some episodes."""
+def update_agent(settings: DQNConfig, train_state: TrainState, step: _StepResult, key: Key[Array, ""]) -> TrainState:
+    """Store the transition, update once, and copy the target network every `target_period` episodes."""
     limit = train_state.returns.shape[0]
     going = (train_state.episodes < limit) & ~train_state.diverged
-    fine = jnp.isfinite(moved.transition.next_features).all() & jnp.isfinite(moved.transition.reward)
-    learner = store_transitions(train_state.learner, jax.tree.map(lambda x: x[None], moved.transition))
+    fine = jnp.isfinite(step.transition.next_features).all() & jnp.isfinite(step.transition.reward)
+    learner = store_transitions(train_state.learner, jax.tree.map(lambda x: x[None], step.transition))
     speed = learning_rate_factor(settings, train_state.episodes / limit)
     learner, sane = update_q(learner, settings, going & fine, speed, key=jax.random.fold_in(key, 2))
-    ended = moved.ended & going
+    ended = step.ended & going
     episodes = train_state.episodes + ended.astype(jnp.int32)
     where = jnp.where(ended, train_state.episodes, limit)
     return TrainState(
         key=train_state.key,
-        episode=moved.episode,
+        episode=step.episode,
         learner=update_target(learner, ended & (episodes % settings.target_period == 0)),
         decisions=train_state.decisions + going.astype(jnp.int32),
         episodes=episodes,
-        returns=train_state.returns.at[where].set(moved.returns, mode="drop"),
+        returns=train_state.returns.at[where].set(step.returns, mode="drop"),
         diverged=train_state.diverged | (going & ~(fine & sane)),
     )
 
 
 def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState) -> TrainState:
-    """One decision of every agent."""
     action, key = jax.vmap(partial(select_action, settings))(train_state)
     parts, start = [], 0
     for batch in batches:
         them = (train_state.episode, action, key, train_state.learner.q)
         here = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], them)
-        parts.append(_in_room(batch, partial(env_step, settings))(batch, *here))
+        parts.append(_vmap_agents(batch, partial(env_step, settings))(batch, *here))
         start += batch.agents
     return jax.vmap(partial(update_agent, settings))(train_state, _joined(parts), key)
 
 
-def _in_room(batch: TrainingBatch, function: Any) -> Any:
-    """`vmap` over the agents of a room: over every array of the room as of the rest."""
+def _vmap_agents(batch: TrainingBatch, function: Any) -> Any:
+    """`vmap` over the agents of a batch."""
     return eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=batch.agents)
 
 
@@ -224,7 +223,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 @eqx.filter_jit(donate="all-except-first")
 def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_state: TrainState) -> TrainState:
-    """Some decisions of all agents; `fixed` says how, where and how many."""
+    """`count` decisions of all agents; `fixed` holds settings, batches and count."""
     settings, batches, count = fixed
 
     def body(train_state: TrainState, _: None) -> tuple[TrainState, None]:
@@ -234,12 +233,12 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
 
 
 def agents_finished(train_state: TrainState) -> Bool[Array, " agents"]:
-    """Which agents have practised all their episodes, or had to stop."""
+    """Agents that have trained for all their episodes, or diverged."""
     return (train_state.episodes >= train_state.returns.shape[1]) | train_state.diverged
 
 
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:
-    """With the same transitions added to every agent's replay."""
+    """Add the same transitions to every agent's replay buffer."""
     learner = jax.vmap(store_transitions, in_axes=(0, None))(train_state.learner, transitions)
     return eqx.tree_at(lambda p: p.learner, train_state, learner)
 
@@ -247,9 +246,9 @@ def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> 
 def transitions_from_data(
     settings: DQNConfig, data: Trajectory, spec: Spec, interval: float | None = None
 ) -> ReplayTransition:
-    """What really happened, as an agent that sees the observation alone remembers it: up to half a replay of it.
+    """Transitions of real data for agents that observe s alone; at most half a replay buffer.
 
-    With an interval only what happened over such a time: an agent of a fixed schedule never holds an action longer.
+    With an interval, only transitions of that interval: an agent on a fixed schedule never holds an action longer.
     """
     mask = data.mask
     if interval is not None:

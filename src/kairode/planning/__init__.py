@@ -1,1 +1,1 @@
-"""What to do and when: a learned model as an environment, model-predictive control, schedules."""
+"""Planning with learned models: model environments, model-predictive control, optimized schedules."""

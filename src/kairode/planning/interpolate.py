@@ -1,4 +1,4 @@
-"""Rewards between two decisions: what a model says of the states passed through on the way."""
+"""Rewards between decisions, computed along a model's trajectory."""
 
 import dataclasses
 import math
@@ -17,10 +17,10 @@ from kairode.models.dynamics import DynamicsModel
 
 
 def interpolated(model: DynamicsModel, task: Task, data: Trajectory, *, seed: int = 0) -> Trajectory:
-    """Experience whose rewards are those of every finest step, as a model fills in what was not observed.
+    """Replace the rewards of a trajectory by rewards accrued on every finest time step along a model's predictions.
 
-    The model's course from each decision is bent to end in what was really observed next, by a share of its error that
-    grows with time.
+    Predictions from each decision are corrected towards the next true observation, by a fraction of the error that
+    grows linearly with time.
     """
     spec = task.spec
     steps = math.ceil(float(np.max(data.interval)) / spec.finest - 1e-6)

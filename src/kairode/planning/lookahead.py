@@ -1,4 +1,4 @@
-"""What would be observed while an action is held: by the true dynamics, or as fitted models believe."""
+"""Predictions of the observations while an action is held: by the true dynamics, or by fitted models."""
 
 import abc
 from typing import Any
@@ -18,11 +18,11 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 
 Course = Float[Array, "members k obs"]
-"""What would be observed at several times, as every member believes."""
+"""Predicted observations at several times, for every member."""
 
 
 class Lookahead(eqx.Module):
-    """What will be observed while an action is held."""
+    """Predicts the observations while an action is held."""
 
     @abc.abstractmethod
     def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
@@ -30,7 +30,7 @@ class Lookahead(eqx.Module):
 
     @abc.abstractmethod
     def track(self, policy: Policy, spec: Spec) -> Policy:
-        """The policy, remembering what is needed to look ahead."""
+        """The policy, with a memory that holds what `predict` needs."""
 
 
 class TrueLookahead(Lookahead):
@@ -39,36 +39,33 @@ class TrueLookahead(Lookahead):
     env: Environment
 
     def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
-        """What really would be observed."""
         state = inner_state(decision.state)
         own: Any = jax.tree.structure(jax.eval_shape(lambda: self.env.reset(key=key)))
         if own != jax.tree.structure(state):
             raise KairodeError(
-                "the true dynamics choose intervals on the real system alone: in imagination let the models choose, "
-                "best_intervals(models, ..)."
+                "the true dynamics can choose intervals only on the real system: in a model environment use "
+                "optimize_schedule(models, ..)."
             )
         states = self.env.course(state, decision.action, taus, key=key)
         return jax.vmap(self.env.observe)(states)[None]
 
     def track(self, policy: Policy, spec: Spec) -> Policy:
-        """Nothing is needed but the state."""
         return policy
 
 
 class ModelLookahead(Lookahead):
-    """Fitted models, each with its latent state carried along the episode."""
+    """Fitted models whose latent states are tracked along the episode."""
 
     models: DynamicsModel
-    """Stacked: an axis in front of every array."""
+    """Stacked along the first axis."""
     obs_bounds: Float[Array, "*agents 2 obs"] | None = None
-    """Least and most that a prediction may be, as in an imagined world."""
+    """Lower and upper bound of predictions, as in `ModelEnv`."""
 
     def predict(self, decision: Decision, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> Course:
-        """What each model says along its path."""
         if not isinstance(decision.memory, TrackedMemory):
             raise KairodeError(
-                "a schedule chosen by models follows them along the episode: use it with kairode.evaluate, "
-                "kairode.collect or kairode.learn, which let the policy remember their latent states."
+                "this schedule needs the models' latent states along the episode: use it with kairode.evaluate, "
+                "kairode.collect or kairode.learn, which track them."
             )
 
         def along(model: DynamicsModel, z: Any) -> Array:
@@ -80,7 +77,6 @@ class ModelLookahead(Lookahead):
         return jnp.clip(seen, self.obs_bounds[0][None, None], self.obs_bounds[1][None, None])
 
     def track(self, policy: Policy, spec: Spec) -> Policy:
-        """The models' latent states are carried along."""
         if isinstance(policy, QPolicy) and isinstance(policy.encoder, TrackingEncoder):
             return policy
         return TrackingPolicy(policy, self.models, spec)

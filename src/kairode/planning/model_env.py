@@ -1,7 +1,7 @@
-"""A learned model is an environment: imagination.
+"""A learned model as an environment.
 
-A `World` wraps one or several fitted models and a task as an `Environment`, so that the rollout, the agents and the
-evaluation that serve the real system serve the imagined one too (the paper's algorithm 2).
+A `ModelEnv` wraps one or several fitted models and a task as an `Environment`: rollouts, agents and evaluation work
+the same way on the real system and in imagination (the paper's algorithm 2).
 """
 
 import dataclasses
@@ -24,42 +24,41 @@ from kairode.trees import one, stack
 
 
 class ModelEnvState(NamedTuple):
-    """A state of the world."""
+    """State of a model environment."""
 
     obs: Any
-    """As the models last predicted it."""
+    """The last prediction."""
     z: Any
-    """The latent state of every model, [models, z]."""
+    """Latent state of every model, [models, z]."""
     member: Any
-    """Which model this episode (or step) happens in."""
+    """Index of the model that generates this episode (or step)."""
     disagreement: Any
-    """How far the models' predictions lay apart: standard deviation in units of the scale, mean over variables."""
+    """Standard deviation of the members' predictions in standardised units, mean over variables."""
 
 
 class ModelEnv(Environment):
-    """An imagined system: the models' own predictions are fed back until the horizon or a predicted terminal."""
+    """Environment of a learned model: predictions are fed back until the horizon or a predicted terminal state."""
 
     task: Task
     models: DynamicsModel
-    """The members of the ensemble, stacked: an axis in front of every array."""
+    """Members of the ensemble, stacked along the first axis."""
     starts: Environment | Float[Array, "n obs"]
-    """Where episodes start: as this environment resets, or one of these observations."""
+    """Initial states: the resets of an environment, or a set of observations to draw from."""
     sample_intervals: bool = eqx.field(static=True, default=True)
-    """Whether intervals are drawn from the timer's distribution; otherwise the most likely one is taken, as in the
-    paper, so that a system whose intervals vary is imagined with intervals that do not."""
+    """Sample intervals from the timer's distribution. False takes the most likely interval, as in the paper: intervals
+    that vary in the data are then constant in imagination."""
     resample_member: bool = eqx.field(static=True, default=False)
-    """Whether every step happens in a member drawn anew, not every episode."""
+    """Draw a member for every step rather than for every episode."""
     obs_bounds: Float[Array, "*agents 2 obs"] | None = None
-    """Least and most that a prediction may be: outside what was ever seen, models have no reason to be right, and a
-    reward that grows without bound there is what a policy would find."""
+    """Lower and upper bound of predictions. Outside the range of the data models extrapolate, and a policy would
+    exploit rewards that grow there without bound."""
 
     @property
     def size(self) -> int:
-        """How many models there are."""
+        """Number of models."""
         return self.models.decoder.weight.shape[0]
 
     def reset(self, *, key: Key[Array, ""]) -> ModelEnvState:
-        """A start of the real system; every member's z as where nothing was seen."""
         start_key, latent_key, member_key = jax.random.split(key, 3)
         if isinstance(self.starts, Environment):
             obs = self.starts.observe(self.starts.reset(key=start_key))
@@ -70,39 +69,38 @@ class ModelEnv(Environment):
         return ModelEnvState(obs, z, self._member(member_key), jnp.zeros(()))
 
     def observe(self, state: ModelEnvState) -> Obs:
-        """What the models predicted."""
         return state.obs
 
     def interval(self, state: ModelEnvState, action: Action, *, key: Key[Array, ""]) -> Tau:
-        """The member's timer; without one, the intervals are known: uniform on the task's."""
+        """Interval of the member's timer; without a timer, uniform on the task's intervals."""
         if isinstance(self.models.timer, NoTimer):
             return _uniform(self.task, key)
         own = one((self.models, state.z), state.member)
         return own[0].interval(own[1], state.obs, action, key=key if self.sample_intervals else None)
 
     def transition(self, state: ModelEnvState, action: Action, tau: Tau, *, key: Key[Array, ""]) -> ModelEnvState:
-        """Every member steps along; the prediction of one is what happens."""
+        """Step every member; the prediction of one is the next observation."""
 
         def predict(model: DynamicsModel, z: Any) -> tuple[Any, Obs]:
             return model.step(z, state.obs, action, tau)
 
         z, seen = eqx.filter_vmap(predict)(self.models, state.z)
-        return self._happens(z, seen, self._member(key) if self.resample_member else state.member)
+        return self._next_state(z, seen, self._member(key) if self.resample_member else state.member)
 
     def course(
         self, state: ModelEnvState, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]
     ) -> ModelEnvState:
-        """Along the flow of every member, in one solve each."""
+        """Path of every member, in one solve each."""
 
         def along(model: DynamicsModel, z: Any) -> tuple[Any, Any]:
             return model.path(z, state.obs, action, taus)
 
         z, seen = eqx.filter_vmap(along, out_axes=1)(self.models, state.z)
         member = self._member(key) if self.resample_member else state.member
-        return jax.vmap(self._happens, in_axes=(0, 0, None))(z, seen, member)
+        return jax.vmap(self._next_state, in_axes=(0, 0, None))(z, seen, member)
 
-    def _happens(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> ModelEnvState:
-        """The state, where all members' predictions are these and one of them comes true."""
+    def _next_state(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> ModelEnvState:
+        """State after predictions `seen` of all members, with `member` as the one that generates the observation."""
         obs = seen[member]
         if self.obs_bounds is not None:
             obs = jnp.clip(obs, self.obs_bounds[0], self.obs_bounds[1])
@@ -129,64 +127,65 @@ def make_model_env(
     sample_intervals: bool = True,
     **options: Any,
 ) -> ModelEnv:
-    """The world that one or several fitted models believe in.
+    """Build an environment from one or several fitted models.
 
     Args:
         models: fitted models of one kind.
-        env: the real system, of which the task and the start states are taken; or a task alone.
-        starts: where episodes start, if not as `env` does: experience (its first observations), or observations [n,
-            obs].
-        branch: cut imagined episodes after so many decisions, so that errors have little time to add up; with `starts`
-            all along real episodes (`moments`), imagination branches off from what really happened.
+        env: the real system, which provides task and initial states; or a task alone.
+        starts: initial states, if not those of `env`: a trajectory (its first observations), or observations [n, obs].
+        branch: truncate imagined episodes after this many decisions, so that prediction errors do not accumulate; with
+            `starts` along real episodes (`decision_observations`), imagination branches off from real data.
         sample_intervals: draw intervals from the timer's distribution; False takes the most likely one, as in the
-            paper. Without a timer intervals are drawn uniformly from the task's, whatever this says.
-        options: `switching`, `within` of `World` (`seen_range` makes the last from experience).
+            paper. Without a timer, intervals are always uniform on the task's.
+        options: `resample_member` and `obs_bounds` of `ModelEnv` (`obs_range` computes the latter from data).
     """
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
-        raise KairodeError("an imagined world needs fitted models: give one, or a list of them.")
+        raise KairodeError("a model environment needs one fitted model or a list of them.")
     task = env.task if isinstance(env, Environment) else env
     if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
     check_same(members[0].spec, task.spec)
     found: Any = env if starts is None else starts
     if isinstance(found, Trajectory):
         found = found.observation[:, 0]
     if isinstance(found, Task):
         raise KairodeError(
-            "a task says nothing of where episodes start: give experience too (starts=data here, data=data in "
+            "a task does not define initial states: pass data too (starts=data here, data=data in "
             "kairode.learn), or the environment."
         )
     if not isinstance(found, Environment):
         found = jnp.asarray(found, jnp.float32)
         if found.ndim != 2 or found.shape[1] != len(task.spec.observations) or not len(found):
             raise KairodeError(
-                f"start states must be observations of shape (n, {len(task.spec.observations)}), got {found.shape}."
+                f"initial states must be observations of shape (n, {len(task.spec.observations)}), got {found.shape}."
             )
     if branch is not None:
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
-    # The task knows the horizon and the names; the time that counts as one is the model's own.
+    # Horizon and names are the task's; the unit of time (tick) is the model's.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return ModelEnv(task, ensemble(members, spec), found, sample_intervals=sample_intervals, **options)
 
 
 def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
-    """Several models of one kind as one, an axis in front of every array, all for the same task."""
+    """Stack models of one kind along a new first axis, all with the same spec."""
     same = [dataclasses.replace(model, spec=spec) for model in members]
     kinds: list[Any] = [jax.tree.structure(eqx.filter(model, eqx.is_array)) for model in same]
     shapes = [[x.shape for x in jax.tree.leaves(model)] for model in same]
     if any(kind != kinds[0] for kind in kinds) or any(shape != shapes[0] for shape in shapes):
-        raise KairodeError("the models of one world must be of one kind and size: fit them with the same settings.")
+        raise KairodeError(
+            "the members of an ensemble must have the same kind and size: fit them with the same settings."
+        )
     return stack(same)
 
 
 def decision_observations(data: Trajectory) -> Float[np.ndarray, "n obs"]:
-    """Every observation at which something was decided."""
+    """All observations at which an action was chosen."""
     return np.asarray(data.observation)[:, :-1][data.mask]
 
 
 STARTS = 4096
-"""Observations along real episodes that imagined episodes start from: always as many, so that programs compile once."""
+"""Number of initial observations drawn from data; constant, so that programs compile once."""
 
 
 def sample_start_observations(data: Trajectory, seed: int = 0) -> Float[np.ndarray, "n obs"]:
@@ -196,9 +195,9 @@ def sample_start_observations(data: Trajectory, seed: int = 0) -> Float[np.ndarr
 
 
 def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
-    """The range of each variable in some experience, widened on both sides by so many times itself.
+    """Range of each variable in the data, widened on both sides by `margin` times its width.
 
-    Where the task knows bounds of a variable, they hold too.
+    Bounds that the task defines for a variable also apply.
     """
     rows = np.concatenate([np.asarray(data.observation)[:, 0], np.asarray(data.observation)[:, 1:][data.mask]])
     low, high = rows.min(0), rows.max(0)

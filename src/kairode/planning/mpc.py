@@ -1,9 +1,8 @@
-"""Model predictive control with an actor and a critic: the planning of the paper's algorithm 3.
+"""Model predictive control with an actor and a critic: the planner of the paper's algorithm 3.
 
-Sequences of actions are drawn around the actor's, rolled through a model and its timer, and judged by the task's reward
-discounted by the time that passes, with the critic's value at the end. The action is the mean of the best ones' first.
-
-Inside, sequences lie on the last axis of every array ([feature, sequence]), as the models' networks want them.
+Candidate action sequences are drawn around the actor's actions and rolled out in a model with its timer. Each is scored
+by the task's rewards, discounted by elapsed time, plus the critic's value at the end. The planner returns the mean
+first action of the best candidates. Candidates are on the last axis of every array ([feature, candidate]).
 """
 
 import abc
@@ -27,59 +26,56 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import NoTimer
 
 Sequences = Float[Array, "_ k"]
-"""A quantity of every sequence."""
+"""A quantity of every candidate sequence."""
 
 
 class PlanningDynamics(eqx.Module):
-    """What a planner rolls its sequences through."""
+    """Dynamics that a planner rolls out."""
 
     @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Any:
-        """What is believed before anything was seen, for one environment."""
+        """Initial belief state, for one environment."""
 
     @abc.abstractmethod
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
-        """What is believed after an interval that really passed, for one environment."""
+        """Belief state after an observed interval, for one environment."""
 
     @abc.abstractmethod
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
-        """A belief for each of the sequences, on the last axis."""
+        """Copies of the belief state for `count` candidates, on the last axis."""
 
     @abc.abstractmethod
     def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
-        """Belief, what will be seen, and after which time, for every sequence."""
+        """Next belief state, next observation and interval of every candidate."""
 
 
 class LearnedDynamics(PlanningDynamics):
-    """A fitted model that sees normalised observations, with its timer's most likely interval."""
+    """A fitted model of normalised observations, with its timer's most likely interval."""
 
     model: DynamicsModel
     normalizer: ObsNormalizer
     held: float | None = eqx.field(static=True, default=None)
-    """How long actions will be held, where a schedule says so and not the timer."""
+    """Fixed interval, if a schedule sets it rather than the timer."""
 
     def __check_init__(self) -> None:
         if isinstance(self.model.timer, NoTimer) and self.held is None:
-            raise KairodeError("a planner needs to know how long an action will be held: fit a model with a timer.")
+            raise KairodeError("a planner must predict intervals: fit a model with a timer.")
         if self.model.scale != Scale.none(len(self.model.spec.observations)):
             raise KairodeError(
-                "this model standardises what it sees by itself: a planner's sees what `Sight` normalises."
+                "this model standardises observations itself: a planner needs a model of observations normalised by "
+                "`ObsNormalizer`."
             )
 
     def start(self, *, key: Key[Array, ""]) -> Any:
-        """z_0."""
         return self.model.start(key=key)
 
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
-        """z' of what was done and seen, over the time that passed."""
         return self.model.step(belief, self.normalizer.features(seen_obs), control, tau)[0]
 
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
-        """The same z for all."""
         return jnp.broadcast_to(belief[:, None], (belief.shape[0], count))
 
     def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
-        """P(z', tau | z, a, s) and what z' stands for."""
         model = self.model
         x = jnp.concatenate([self.normalizer.features(seen_obs.T).T, control])
         if self.held is None:
@@ -91,31 +87,26 @@ class LearnedDynamics(PlanningDynamics):
 
 
 class TrueDynamics(PlanningDynamics):
-    """The true dynamics of a system whose state can be told from what is observed.
+    """The true dynamics of a system whose state is a function of the observation.
 
-    What is left to chance differs from decision to decision, and is the same for all sequences.
+    Random numbers differ between decisions and are shared by all candidates.
     """
 
     env: Environment
     state: Callable[[Obs], Any] = eqx.field(static=True, default=lambda obs: obs)
-    """The state that an observation stands for."""
+    """State of an observation."""
 
     def start(self, *, key: Key[Array, ""]) -> Any:
-        """Nothing."""
         return ()
 
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
-        """Nothing."""
         return ()
 
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
-        """The same state for all, and how many decisions ahead it is."""
         start = (self.state(seen_obs), jnp.zeros((), jnp.int32))
         return jax.tree.map(lambda x: jnp.broadcast_to(x[..., None], (*x.shape, count)), start)
 
     def step(self, belief: Any, seen_obs: Sequences, control: Sequences) -> tuple[Any, Sequences, Float[Array, " k"]]:
-        """What really would happen."""
-
         def one(belief: tuple[Any, Array], control: Array) -> tuple[Any, Obs, Tau]:
             state, number = belief
             interval_key, step_key = jax.random.split(jax.random.fold_in(jax.random.key(0), number))
@@ -127,22 +118,22 @@ class TrueDynamics(PlanningDynamics):
 
 
 class SequenceState(NamedTuple):
-    """Where every imagined sequence stands."""
+    """State of every candidate sequence."""
 
     belief: Any
     seen_obs: Any
     discount: Any
     """gamma^t."""
     alive: Any
-    """Whether the process has not ended."""
+    """Whether the sequence has not terminated."""
     earned: Any
     """Discounted rewards so far."""
 
 
-def onward(
+def advance_candidates(
     dynamics: PlanningDynamics, task: Task, normalizer: ObsNormalizer, here: SequenceState, control: Sequences
 ) -> SequenceState:
-    """One decision of every sequence: the model's own prediction and interval, the task's reward, gamma^tau."""
+    """One decision of every candidate: prediction, interval, reward and discount gamma^tau."""
     spec = task.spec
     belief, seen_obs, tau = dynamics.step(here.belief, here.seen_obs, control)
     origin = normalizer.origin(here.seen_obs.T).T
@@ -158,7 +149,7 @@ def onward(
 
 
 class Planner(Policy):
-    """The action that sequences around the actor's, tried in a model, find best."""
+    """Policy that plans with sampled action sequences around an actor's."""
 
     dynamics: PlanningDynamics
     task: Task
@@ -168,13 +159,11 @@ class Planner(Policy):
     settings: PlanConfig = eqx.field(static=True)
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """z_0, and nothing seen."""
         spec = self.task.spec
         nothing = jnp.zeros(len(spec.observations))
         return PlannerMemory(self.dynamics.start(key=key), nothing, nothing, jnp.zeros(spec.actions.n))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """Let the latent state follow what happened, then plan."""
         first = elapsed == 0
         moved = self.dynamics.track(memory.belief, memory.seen_obs, memory.control, elapsed)
         belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, moved)
@@ -183,11 +172,10 @@ class Planner(Policy):
         return control, PlannerMemory(belief, obs, seen_obs, control)
 
     def without_planning(self) -> ActorPolicy:
-        """Its actor as a policy of its own."""
+        """The actor as a policy, without planning."""
         return ActorPolicy(self.networks, self.normalizer, self.learning, self.task.spec)
 
     def plan(self, seen_obs: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:
-        """The controls for one environment."""
         noise_shape = (self.settings.horizon, self.task.spec.actions.n, self.settings.candidates)
         proposal = None
         for round_key in jax.random.split(key, self.settings.iterations):
@@ -202,9 +190,10 @@ class Planner(Policy):
     def evaluate_sequences(
         self, seen_obs: Obs, belief: Any, noise: Float[Array, "h act k"], proposal: "Proposal | None" = None
     ) -> tuple[Float[Array, "h act k"], Float[Array, " k"]]:
-        """The sequences (in [-1, 1]) and what each is worth.
+        """Candidate sequences in [-1, 1] and their values.
 
-        sum_h gamma^{t_h} r_h + gamma^{t_H} Q(s_H, pi(s_H)), the critic's part for those that have not ended.
+        sum_h gamma^{t_h} r_h + gamma^{t_H} Q(s_H, pi(s_H)); the critic's term only for sequences that have not
+        terminated.
         """
         count = noise.shape[-1]
         here = SequenceState(
@@ -221,7 +210,7 @@ class Planner(Policy):
             width = self.settings.noise if near is None else near.width[:, None]
             action = jnp.clip(around + width * noise, -1.0, 1.0)
             control = controls(self.task.spec, action.T).T
-            return onward(self.dynamics, self.task, self.normalizer, here, control), action
+            return advance_candidates(self.dynamics, self.task, self.normalizer, here, control), action
 
         here, tried = jax.lax.scan(decide, here, (noise, proposal), unroll=unrolled())
         features = self.normalizer.features(here.seen_obs.T)
@@ -229,27 +218,27 @@ class Planner(Policy):
         return tried, here.earned + jnp.where(here.alive, here.discount * tail, 0.0)
 
     def _actor(self, seen_obs: Sequences) -> Sequences:
-        """pi(s) of every sequence, in [-1, 1]."""
+        """pi(s) of every candidate, in [-1, 1]."""
         return greedy(self.learning, self.networks.actor, self.normalizer.features(seen_obs.T)).T
 
 
 def unrolled() -> int:
-    """How many decisions are laid out one after the other: all of them on a GPU, which is slow at short loops."""
+    """Unroll factor of the scan over decisions: all of them on a GPU, where short loops are slow."""
     return 1 if jax.default_backend() == "cpu" else 10
 
 
 class Proposal(NamedTuple):
-    """What a round draws around."""
+    """Mean and width of the distribution that candidates are drawn from."""
 
     centre: Any
     width: Any
 
 
 class PlannerMemory(NamedTuple):
-    """Of the last decision, and the belief at it."""
+    """Belief state, observation and action of the last decision."""
 
     belief: Any
     obs: Any
     seen_obs: Any
-    """The observation as it was seen."""
+    """After the normaliser's changes."""
     control: Any

@@ -1,7 +1,7 @@
-"""When to act: schedules chosen by models or by the true dynamics, for a price or a budget of visits.
+"""Schedules chosen by models or by the true dynamics, with a price or a budget of decisions.
 
-The paper's algorithm 1: while an action is held the system passes through states that nobody looks at, and a model says
-which. The best time to look again is where the rewards until then and the value from there on are largest together.
+The paper's algorithm 1: a model predicts the states that the system passes through while an action is held. The next
+decision is taken where the rewards until then plus the value from there on are largest.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_r
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
-"""Share of the rewards that may be lost in exchange for fewer visits, unless another is given."""
+"""Default fraction of the rewards that may be lost in exchange for fewer decisions."""
 NEAR = 0.2
-"""Predictions stay within the range of the experience, widened by so many times itself."""
+"""Predictions are clipped to the range of the data, widened by this multiple of its width."""
 
 
 def optimize_schedule(
@@ -55,38 +55,38 @@ def optimize_schedule(
     calibrate: bool | None = None,
     tried: "PenaltySweep | None" = None,
 ) -> OptimizedSchedule:
-    """The schedule that a model chooses for a policy: `kairode.best_intervals(model, policy, env.task, price=2e4)`.
+    """Choose intervals with a model: `kairode.optimize_schedule(model, policy, env.task, price=2e4)`.
 
-    The values of the policy must be of rewards on every finest step (each day of HIV): those of a policy learned with
-    `accrue=True`, or for the finest interval. Give the schedule to `kairode.evaluate`, `collect` or `learn`.
+    The policy's values must count rewards on every finest time step (each day for HIV): learn it with `accrue=True`, or
+    on the finest fixed schedule. Pass the schedule to `kairode.evaluate`, `collect` or `learn`.
 
     Args:
-        models: one fitted model, or several of one kind, of which the mean counts; or the environment itself, for the
-            schedule that the true dynamics would choose.
-        policy: whose values count; None for a schedule to learn a policy under (algorithm 1).
-        env: the system or its task. A budget needs the system, or `data`, for where episodes start.
-        price: of a visit, in the unit of the reward. What it comes to is tried in the models' imagination (on the
-            system itself, where that is given in their place); with a task alone there is nowhere to try it, and each
-            interval is weighed as if it were kept from then on.
-        budget: visits in an episode: no episode has more, whatever happens. Which are worth it is tried likewise.
-        taus: candidates, ascending multiples of the finest step; the environment's intervals by default. With
-            `continuous` the least and the most.
-        continuous: choose among all intervals between the least and the most, not the candidates alone.
-        quantile: with several models, wait only as long as this quantile of them finds good: 0.1 is cautious, 0.5 the
-            median; None takes the mean.
-        tolerance: the share of the rewards that may be lost in exchange for fewer visits: the longest interval is
-            chosen whose worth is below the best by no more than this share of the (absolute) rewards until it ends.
-            Learned values are not exact, and smaller differences say nothing. Over an episode at most this share of
-            all rewards is lost. Likewise a price chooses the fewest visits that the trials cannot tell from the best.
-            0 chooses the best interval, as in the paper's equation.
-        data: the experience of the models: predictions then stay near it.
-        calibrate: correct the models' predictions by their mean error on the data (`calibrate_models`). None: where
-            there are data and a tolerance.
-        tried: what `frontier` found before for the same models, policy and budget, so that it is not tried again.
+        models: a fitted model, or several of one kind whose mean is used; or the environment itself, for the schedule
+            of the true dynamics.
+        policy: policy whose values are used; None for a schedule to learn a policy under (algorithm 1).
+        env: the system or its task. A budget needs the system, or `data`, for the initial states.
+        price: cost of a decision, in units of reward. Its effect is simulated in the models (or in the system, if that
+            is passed in their place). With a task alone there is nothing to simulate, and each interval is valued as if
+            it were kept from then on.
+        budget: maximum number of decisions per episode, simulated in the same way.
+        taus: candidate intervals, ascending multiples of the finest time step; the environment's intervals by default.
+            With `continuous`, the minimum and the maximum.
+        continuous: choose from all intervals between minimum and maximum rather than from candidates.
+        quantile: with several models, value waiting by this quantile over them: 0.1 is cautious, 0.5 the median; None
+            takes the mean.
+        tolerance: fraction of the rewards that may be lost in exchange for fewer decisions. The longest interval is
+            chosen whose value is below the best by at most this fraction of the (absolute) rewards until its end:
+            learned values are not exact, and smaller differences are not significant. An episode loses at most this
+            fraction of its rewards. Likewise a price selects the fewest decisions that the simulated episodes cannot
+            distinguish from the best. 0 chooses the best interval, as in the paper's equation.
+        data: training data of the models: predictions are bounded to its range.
+        calibrate: correct the models' predictions by their mean error on the data (`calibrate_models`). None: if there
+            are data and a tolerance.
+        tried: an earlier `sweep_penalties` for the same models, policy and budget, to be reused.
     """
     task = env.task if isinstance(env, Environment) else env
     if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task.")
+        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
     for system in (models, env):
         if isinstance(system, Environment):
             check_course(system)
@@ -118,7 +118,7 @@ def optimize_schedule(
         return schedule
     if tried is None and isinstance(env, Task) and data is None:
         if budget is not None:
-            raise KairodeError("what a budget is best spent on is tried in imagination: give the system, or data=...")
+            raise KairodeError("a budget needs simulated episodes: pass the system, or data=...")
         return dataclasses.replace(schedule, visit_penalty=schedule.price)
     if tried is None:
         tried = sweep_penalties(schedule, policy, trial_env(models, env, data))
@@ -128,12 +128,13 @@ def optimize_schedule(
 
 def _check_policy(policy: Any, spec: Spec) -> None:
     if not isinstance(policy, QPolicy):
-        raise KairodeError("intervals are chosen by a policy's action values: give one of kairode.learn.")
+        raise KairodeError("intervals are chosen by a policy's action values: pass a policy of kairode.learn.")
     check_same(policy.spec, spec, "policy")
     if not policy.accrues:
         warnings.warn(
-            "the policy's values are of one reward a decision, not of every finest step, so that long intervals look "
-            "worse than they are: learn one with kairode.learn(.., accrue=True), or under best_intervals(.., None).",
+            "the policy's values count one reward per decision, not one per finest time step, so long intervals "
+            "look worse than they are: use kairode.learn(.., accrue=True), or learn under "
+            "schedule_for_learning(..).",
             stacklevel=3,
         )
 
@@ -141,35 +142,33 @@ def _check_policy(policy: Any, spec: Spec) -> None:
 def check_limits(
     spec: Spec, longest: float, *, price: Any = 0.0, budget: Any = None, quantile: Any = None, tolerance: Any = 0.0
 ) -> None:
-    """Refuse a price, a budget, a quantile or a tolerance that cannot be."""
+    """Raise for an invalid price, budget, quantile or tolerance."""
     if not isinstance(spec.actions, Discrete):
-        raise KairodeError(
-            f"intervals are chosen by the values of named actions so far; those of '{spec.name}' are controls."
-        )
+        raise KairodeError(f"optimized schedules need discrete actions; those of '{spec.name}' are continuous.")
     if not (isinstance(price, int | float) and 0 <= price < math.inf):
-        raise KairodeError(f"a price per visit must be a number of at least 0, got {price}.")
+        raise KairodeError(f"price must be at least 0, got {price}.")
     if price and spec.discount == 1 and math.isinf(spec.horizon):
-        raise KairodeError(f"a price needs an end or a discount, and '{spec.name}' has neither.")
+        raise KairodeError(f"a price needs a finite horizon or a discount below 1; '{spec.name}' has neither.")
     if quantile is not None and not (isinstance(quantile, int | float) and 0 <= quantile <= 1):
         raise KairodeError(f"quantile must lie in [0, 1], got {quantile}.")
     if not (isinstance(tolerance, int | float) and 0 <= tolerance <= 1):
-        raise KairodeError(f"tolerance is a share of the rewards and must lie in [0, 1], got {tolerance}.")
+        raise KairodeError(f"tolerance must lie in [0, 1] (a fraction of the rewards), got {tolerance}.")
     if budget is None:
         return
     if not (isinstance(budget, int | np.integer) and not isinstance(budget, bool) and budget >= 1):
-        raise KairodeError(f"a budget of visits must be a whole number of at least 1, got {budget}.")
+        raise KairodeError(f"budget must be an integer of at least 1, got {budget}.")
     if math.isinf(spec.horizon):
-        raise KairodeError(f"episodes of '{spec.name}' have no horizon that a budget of visits could cover.")
+        raise KairodeError(f"a budget needs a finite horizon; '{spec.name}' has none.")
     least = math.ceil(spec.horizon / longest - 1e-6)
     if budget < least:
         raise KairodeError(
-            f"{budget} visits cannot cover {spec.horizon:g} {spec.time_unit}s with intervals of at most {longest:g}: "
-            f"at least {least} are needed, or longer intervals."
+            f"a budget of {budget} cannot cover {spec.horizon:g} {spec.time_unit}s with intervals of at most "
+            f"{longest:g}: increase it to at least {least}, or allow longer intervals."
         )
 
 
 def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool = False) -> tuple[float, ...]:
-    """The candidates, or those of the environment; refused where they are none."""
+    """The candidates, or the environment's intervals; raises if they are invalid."""
     own = spec.intervals
     if taus is None and continuous:
         return own.low, own.high
@@ -177,27 +176,28 @@ def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool 
         first, last = math.ceil(own.low / spec.finest - 1e-6), math.floor(own.high / spec.finest + 1e-6)
         if first > last:
             raise KairodeError(
-                f"no interval of '{spec.name}' is a multiple of its finest step, {spec.finest:g} {spec.time_unit}s: "
-                "choose continuously."
+                f"no interval of '{spec.name}' is a multiple of its finest time step, {spec.finest:g} "
+                f"{spec.time_unit}s: use continuous=True."
             )
         return tuple(round(spec.finest * k, 9) for k in range(first, last + 1))
     check_intervals(list(taus), spec)
     found = tuple(float(tau) for tau in taus)
     if list(found) != sorted(set(found)):
-        raise KairodeError(f"candidate intervals must ascend, each once, got {', '.join(f'{tau:g}' for tau in found)}.")
+        raise KairodeError(
+            f"candidate intervals must be strictly ascending, got {', '.join((f'{tau:g}' for tau in found))}."
+        )
     if continuous and len(found) != 2:
-        raise KairodeError(f"continuous intervals lie between two ends: give the least and the most, got {found}.")
+        raise KairodeError(f"with continuous=True, taus must be the minimum and the maximum interval, got {found}.")
     for tau in () if continuous else found:
         if abs(tau / spec.finest - round(tau / spec.finest)) > 1e-6:
             raise KairodeError(
-                f"candidate intervals of '{spec.name}' are multiples of {spec.finest:g} {spec.time_unit}s, got "
-                f"{tau:g}: for those between, choose continuously."
+                f"candidate intervals of '{spec.name}' must be multiples of {spec.finest:g} {spec.time_unit}s, got "
+                f"{tau:g}: for others, use continuous=True."
             )
     return found
 
 
 def _lookahead(models: Any, task: Task, data: Trajectory | None) -> Lookahead:
-    """From what people give."""
     if isinstance(models, AccruedRewards):
         models = models.env
     if isinstance(models, Environment):
@@ -205,14 +205,14 @@ def _lookahead(models: Any, task: Task, data: Trajectory | None) -> Lookahead:
         return TrueLookahead(models)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
-        raise KairodeError("intervals are chosen by fitted models (one, or a list of them) or by the environment.")
+        raise KairodeError("pass a fitted model, a list of them, or the environment to choose intervals with.")
     check_same(members[0].spec, task.spec)
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return ModelLookahead(ensemble(members, spec), None if data is None else jnp.asarray(obs_range(data, NEAR)))
 
 
 def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> Environment:
-    """Where shadow prices are tried: the models' imagination, or the system where it is given in their place."""
+    """Where visit penalties are simulated: a model environment, or the system if it was passed in the models' place."""
     if isinstance(models, Environment):
         return models.env if isinstance(models, AccruedRewards) else models
     if data is None:
@@ -224,18 +224,18 @@ def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> 
 def accrual_setup(
     env: Environment, schedule: Schedule, encoder: ObsEncoder, scale: float
 ) -> tuple[Environment, Schedule, ObsEncoder]:
-    """Where, when and with what eyes to practise so that rewards accrue (algorithm 1, where the schedule is chosen).
+    """Environment, schedule and encoder for learning from accrued rewards (algorithm 1 if the schedule is optimized).
 
-    The price of a chosen schedule is then taken from the reward, so that the values count it; its tolerance is left
-    out, so that they are values of the best intervals.
+    An optimized schedule's price is subtracted from the reward, so that the values include it; its tolerance is set to
+    0, so that they are the values of the best intervals.
     """
     place = AccruedRewards.of(env, schedule.longest(env.task.spec))
     if not isinstance(schedule, OptimizedSchedule):
         return place, schedule, encoder
     if isinstance(env, ModelEnv) and isinstance(schedule.lookahead, TrueLookahead):
         raise KairodeError(
-            "the true dynamics choose intervals on the real system alone: in imagination let the models choose, "
-            "best_intervals(models, ..)."
+            "the true dynamics can choose intervals only on the real system: in a model environment use "
+            "optimize_schedule(models, ..)."
         )
     place = dataclasses.replace(place, price=schedule.price)
     free = jnp.zeros_like(schedule.visit_penalty)
@@ -245,27 +245,27 @@ def accrual_setup(
     return place, schedule, encoder
 
 
-SHADOWS = 16
-"""Shadow prices tried, evenly spaced by their logarithm, from a millionth to a thousand times the free return."""
+PENALTIES = 16
+"""Number of visit penalties simulated, log-spaced from 1e-6 to 1e3 times the return without a penalty."""
 
 
 class PenaltySweep(NamedTuple):
-    """What a family of schedules comes to that differ in their shadow price; means over the same episodes."""
+    """Outcomes of schedules that differ in their visit penalty, as means over the same episodes."""
 
     prices: np.ndarray
     returns: np.ndarray
     visits: np.ndarray
     weighed: np.ndarray
-    """Visits, each counted gamma^t where returns are discounted: what a price is paid for."""
+    """Decisions, weighted by gamma^t if returns are discounted: what a price multiplies."""
     each_return: np.ndarray
     """[prices, episodes]"""
     each_weighed: np.ndarray
 
     def at_price(self, price: float, errors: float = 0.0) -> float:
-        """The shadow price that is best when each visit costs this much. The higher it is, the fewer the visits.
+        """The visit penalty that is best at this price per decision. Higher penalties lead to fewer decisions.
 
-        With `errors`, the one with the fewest visits of those that are worse by no more than so many standard errors
-        (of the difference, episode by episode): a few episodes cannot tell them apart.
+        With `errors`, the one with the fewest decisions among those that are worse by at most this many standard errors
+        (of the paired difference): the simulated episodes cannot distinguish them.
         """
         net = self.returns - price * self.weighed
         best = int(np.argmax(net))
@@ -278,12 +278,12 @@ class PenaltySweep(NamedTuple):
 
 
 def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environment, episodes: int = 16) -> PenaltySweep:
-    """Try shadow prices in episodes of a system, imagined or real.
+    """Simulate a range of visit penalties.
 
-    What a visit costs should be weighed against what it brings, but a policy's values do not know how many visits
-    follow from a state: `later_visits` guesses. A guess that is too high makes for long waits and many repairs. So the
-    price that goes into the choice is not taken at its word: a range of them is tried, within the budget if there is
-    one, and what counts is what they come to.
+    A price should be weighed against the benefit of a decision, but a policy's values do not include how many decisions
+    follow from a state, and `later_visits` only estimates it: an overestimate leads to long intervals and many
+    corrections. So a range of penalties is simulated, within the budget if there is one, and compared by their
+    outcomes.
     """
     spec = schedule.task.spec
     place = AccruedRewards.of(env, schedule.longest(spec))
@@ -295,7 +295,7 @@ def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environme
         return jax.device_get(_outcome(place, now.track(policy), now, keys, limit))
 
     free = outcome(0.0)
-    prices = (abs(float(free[0])) + 1e-6) * np.logspace(-6, 3, SHADOWS)
+    prices = (abs(float(free[0])) + 1e-6) * np.logspace(-6, 3, PENALTIES)
     columns = zip(free, *map(outcome, prices), strict=True)
     return PenaltySweep(np.append(0.0, prices), *(np.array(column, np.float64) for column in columns))
 
@@ -304,7 +304,7 @@ def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environme
 def _outcome(
     env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int
 ) -> tuple[Array, ...]:
-    """Mean return, visits, and visits weighed as the return is; the first and the last of each episode."""
+    """Mean return, decisions and weighted decisions; also return and weighted decisions of each episode."""
     spec = env.task.spec
     found = rollout(env, policy, schedule, keys, limit)
     taus = found.records.interval
@@ -322,7 +322,7 @@ def schedule_for_learning(
     taus: Sequence[float] | None = None,
     data: Trajectory | None = None,
 ) -> OptimizedSchedule:
-    """A schedule chosen by the values of the policy that is learned under it (the paper's algorithm 1).
+    """A schedule chosen by the values of the policy that is being learned under it (the paper's algorithm 1).
 
     For `kairode.learn(models, env, schedule=..)`; the arguments are those of `optimize_schedule`.
     """

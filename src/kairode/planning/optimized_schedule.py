@@ -1,4 +1,4 @@
-"""The schedule of the paper's algorithm 1: the interval with the largest rewards until it ends and value after it."""
+"""The schedule of the paper's algorithm 1: the interval that maximises rewards until its end plus value after it."""
 
 import dataclasses
 import math
@@ -21,73 +21,68 @@ from kairode.errors import KairodeError
 from kairode.planning.lookahead import Course, Lookahead
 
 ZOOMS = 5
-"""Rounds of refinement of a continuous choice: each narrows the bracket eight times."""
+"""Refinements of a continuous choice; each narrows the bracket eightfold."""
 
 ROUNDING = 1e-6
-"""Relative: worths that differ by less are equal in single precision."""
+"""Relative difference below which values are equal in single precision."""
 
 
 class Earned(NamedTuple):
-    """What every model says was earned up to some times, and whether the process had ended by then."""
+    """Rewards accrued up to several times according to every model, and whether the process had terminated by then."""
 
     total: Any
-    """Rewards, discounted."""
+    """Discounted rewards."""
     size: Any
-    """The same of their absolute values."""
+    """Discounted absolute rewards."""
     ended: Any
 
 
 class OptimizedSchedule(Schedule):
-    """The interval with the largest sum of rewards until it ends and value from there on."""
+    """Chooses the interval that maximises the rewards until its end plus the value after it."""
 
     lookahead: Lookahead
     q: ReLUNetwork | None
-    """Action values of the policy; None while it is yet to be learned."""
+    """Action values of the policy; None until it is learned."""
     encoder: ObsEncoder
-    """What they are values of."""
+    """Encoder of the features of `q`."""
     task: Task
     taus: tuple[float, ...] = eqx.field(static=True)
-    """The candidates, ascending; the two ends where intervals are continuous."""
+    """Candidates, ascending; minimum and maximum if `continuous`."""
     scale: float = eqx.field(static=True, default=1.0)
-    """What rewards were multiplied with when the values were learned."""
+    """Factor of the rewards during training."""
     price: Float[Array, "*agents"] | float = 0.0
-    """Of a visit, in the unit of the reward: what a policy learned under this schedule pays."""
+    """Price per decision, in units of reward, that a policy learned under this schedule pays."""
     visit_penalty: Float[Array, "*agents"] | float = 0.0
-    """Taken for every later visit in the choice, beside what the values already count."""
+    """Penalty per later decision in the choice, on top of what the values include."""
     budget: Int[Array, "*agents"] | None = None
-    """Visits in an episode, the first included."""
+    """Decisions per episode, the first included."""
     quantile: float | None = eqx.field(static=True, default=None)
-    """Over the models: how pessimistic to be about waiting. None for their mean."""
+    """Quantile over the models of the benefit of waiting; None for the mean."""
     continuous: bool = eqx.field(static=True, default=False)
-    """Whether any interval between the two ends may be chosen."""
+    """Whether any interval between minimum and maximum may be chosen."""
     tolerance: float = eqx.field(static=True, default=0.0)
-    """Share of the rewards that may be lost in exchange for fewer decisions: the longest candidate is chosen whose
-    worth is within `slack` of the best. 0 for the best candidate, the paper's equation."""
+    """Fraction of the rewards that may be lost in exchange for fewer decisions: the longest candidate is chosen whose
+    value is within `slack` of the best. 0 for the best candidate, the paper's equation."""
 
     def shortest(self, spec: Spec) -> float:
-        """The first candidate."""
         return self.taus[0]
 
     def longest(self, spec: Spec) -> float:
-        """The last."""
         return self.taus[-1]
 
     def track(self, policy: Any) -> Policy:
-        """With what the foresight needs in its memory."""
         return self.lookahead.track(policy, self.task.spec)
 
     def with_q(self, q: ReLUNetwork) -> "OptimizedSchedule":
-        """With these action values."""
         return dataclasses.replace(self, q=q)
 
     def accrued(self) -> bool:
-        """Its returns are of every finest step."""
         return True
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """tau* = argmax_tau sum_(i <= tau) gamma^(i-1) r_i + gamma^tau Q(s_tau, a_tau): the paper's equation for it.
+        """tau* = argmax_tau sum_(i <= tau) gamma^(i-1) r_i + gamma^tau Q(s_tau, a_tau), the paper's equation.
 
-        With a tolerance, the longest tau whose worth is within it of the largest.
+        With a tolerance, the longest tau whose value is within it of the largest.
         """
         if self.continuous:
             return best_continuous(self, decision, key=key).astype(proposed.dtype)
@@ -95,20 +90,19 @@ class OptimizedSchedule(Schedule):
         return jnp.asarray(self.taus, proposed.dtype)[self.pick(worths, earned, worths.max())]
 
     def pick(self, worths: Float[Array, " k"], earned: Earned, best: Float[Array, ""]) -> Int[Array, ""]:
-        """The index of the chosen candidate, given the largest worth."""
         if not self.tolerance:
             return jnp.argmax(worths)
         good = worths >= best - slack(earned.size.mean(0), best, self.tolerance)
-        # Where all models say that the process has ended, waiting longer saves nothing (and if they err, costs more).
+        # Once all models predict termination, waiting longer saves no decision, and costs more if they are wrong.
         good &= ~jnp.concatenate([jnp.zeros(1, bool), earned.ended.all(0)[:-1]])
         return jnp.where(good.any(), jnp.max(jnp.where(good, jnp.arange(len(worths)), 0)), jnp.argmax(worths))
 
     def worths(self, decision: Decision, *, key: Key[Array, ""]) -> Float[Array, " k"]:
-        """What each candidate comes to, price and budget included."""
+        """Value of each candidate, including penalty and budget."""
         return self._outlook(decision, key=key)[0]
 
     def _outlook(self, decision: Decision, *, key: Key[Array, ""]) -> tuple[Float[Array, " k"], Earned]:
-        """What each candidate comes to, and what every model says is earned until then."""
+        """Value of each candidate, and the rewards every model predicts until then."""
         spec = self.task.spec
         grid = spec.finest * jnp.arange(1.0, round(self.taus[-1] / spec.finest) + 1)
         at = np.array([round(tau / spec.finest) - 1 for tau in self.taus])
@@ -120,7 +114,8 @@ class OptimizedSchedule(Schedule):
     def _along(
         self, decision: Decision, grid: Float[Array, " n"], seen: Float[Array, "n obs"]
     ) -> tuple[Float[Array, " n"], Earned]:
-        """sum_(i <= n) gamma^(i-1) r_i + gamma^n V(s_n), on every step of one course; and what is earned until then."""
+        """sum_(i <= n) gamma^(i-1) r_i + gamma^n V(s_n) at every step of a predicted path; also the rewards until
+        then."""
         spec = self.task.spec
         before = jnp.concatenate([decision.obs[None], seen[:-1]])
         rewards = step_rewards(self.task, before, decision.action, seen, jnp.diff(grid, prepend=0.0))
@@ -134,9 +129,11 @@ class OptimizedSchedule(Schedule):
         return earned.total + gamma * alive * self.values(decision, seen, grid), earned
 
     def values(self, decision: Decision, seen: Float[Array, "n obs"], taus: Float[Array, " n"]) -> Float[Array, " n"]:
-        """V(s) = max_a Q(s, a) at what would be seen."""
+        """V(s) = max_a Q(s, a) of predicted observations."""
         if self.q is None:
-            raise KairodeError("this schedule has no policy yet: learn one under it, or give best_intervals a policy.")
+            raise KairodeError(
+                "this schedule has no policy yet: learn one under it, or pass a policy to optimize_schedule."
+            )
         memory = decision.memory.inner if isinstance(decision.memory, TrackedMemory) else decision.memory
         features = jax.vmap(lambda obs, tau: self.encoder.encode(memory, obs, tau)[0])(seen, taus)
         return self.q(features).max(-1) / self.scale
@@ -148,10 +145,10 @@ class OptimizedSchedule(Schedule):
         each: Float[Array, "members k"],
         soonest: Float[Array, " members"],
     ) -> Float[Array, " k"]:
-        """The worths of one course for each model as one, less the price, and none where the budget forbids it.
+        """Combine the models' values: mean or quantile, minus the penalty, -inf where the budget forbids the interval.
 
-        `soonest` are those of the shortest interval: models differ in how good all is, which says nothing of when to
-        look, so a quantile is one of what waiting adds to it.
+        `soonest` are the values of the shortest interval. Models differ in their overall level of value, which is
+        irrelevant to timing, so the quantile is taken of the benefit of waiting relative to `soonest`.
         """
         if self.quantile is None:
             worth = each.mean(0)
@@ -161,7 +158,7 @@ class OptimizedSchedule(Schedule):
         worth = worth - jnp.where(jnp.asarray(self.visit_penalty) > 0, self.visit_penalty * later, 0.0)
         if self.budget is None:
             return worth
-        # After this visit so many are left, none of which can be followed by more than the longest interval. (A
+        # Decisions left after this one; each is followed by at most the longest interval. (A
         # thousandth of a tick counts as rounding at the horizon; half of it here.)
         left = self.budget - 1 - decision.count
         least = self.task.spec.horizon - decision.time - left * self.taus[-1]
@@ -170,16 +167,16 @@ class OptimizedSchedule(Schedule):
 
 
 def slack(size: Float[Array, " k"], best: Float[Array, ""], tolerance: float) -> Float[Array, " k"]:
-    """What waiting may cost: a share of the rewards until then, tolerance * sum_(i <= tau) gamma^(i-1) |r_i|.
+    """Value that may be given up for waiting: tolerance * sum_(i <= tau) gamma^(i-1) |r_i|.
 
-    These add up over the intervals of an episode, so that however many decisions it has, no more than the same share of
-    all its (discounted, absolute) rewards is lost.
+    Summed over the intervals of an episode this is at most the fraction `tolerance` of its discounted absolute rewards,
+    whatever the number of decisions.
     """
     return tolerance * size + ROUNDING * jnp.abs(best)
 
 
 def later_visits(spec: Spec, time: Tau, taus: Float[Array, " k"]) -> Float[Array, " k"]:
-    """How many visits follow, each counted gamma^t, if an interval were kept until the horizon."""
+    """Number of later decisions, each weighted by gamma^t, if an interval were kept until the horizon."""
     gamma = spec.discount ** (taus / spec.tick)
     if math.isinf(spec.horizon):
         return gamma / (1 - gamma)
@@ -190,10 +187,9 @@ def later_visits(spec: Spec, time: Tau, taus: Float[Array, " k"]) -> Float[Array
 
 
 def best_continuous(schedule: OptimizedSchedule, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-    """argmax_tau of the integral of gamma^t r(s_t) to tau plus gamma^tau V(s_tau), over all tau between the ends.
+    """argmax_tau of the integral of gamma^t r(s_t) to tau plus gamma^tau V(s_tau), for tau between minimum and maximum.
 
-    The best of many points of the flow, then the best of as many between its neighbours, and so on: the flow is
-    followed to every one of them.
+    Grid search with repeated refinement between the neighbours of the best point; each grid is integrated exactly.
     """
     spec = schedule.task.spec
     low, high = schedule.taus
@@ -231,14 +227,14 @@ def _earned(
     *,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, " n"], Course, Earned]:
-    """Times from left to right, what is seen there, and what is earned up to each, from what was earned at the left.
+    """Times from left to right, predicted observations, and rewards up to each time, starting from those at the left.
 
-    Rewards are a rate along the flow, integrated by Simpson's rule. What the reward of a terminal state has beyond that
-    of the flow into it (a goal's bonus) is earned once, where the flow first meets it.
+    Rewards are a rate along the path, integrated by Simpson's rule. The excess reward of a terminal state (a goal's
+    bonus) is added once, where the path first reaches it.
     """
     task, spec = schedule.task, schedule.task.spec
     fine = left + (right - left) * jnp.linspace(0.0, 1.0, 2 * parts + 1)
-    # The flow cannot be asked for no time at all; nothing changes in a millionth of a step.
+    # A flow over zero time is not defined; a millionth of a step changes nothing.
     seen = schedule.lookahead.predict(decision, jnp.maximum(fine, 1e-6 * spec.finest), key=key)
     gamma = spec.discount ** (fine / spec.tick)
 

@@ -1,1 +1,1 @@
-"""Fitting what is believed: losses, the compiled step, the loop around it, checkpoints, judgement."""
+"""Fitting dynamics models: losses, compiled steps, the training loop, checkpoints, evaluation."""

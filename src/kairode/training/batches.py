@@ -1,4 +1,4 @@
-"""Which episodes a batch holds: shuffled epochs, as a pure function of seed and iteration."""
+"""Batches of shuffled epochs, as a pure function of seed and iteration."""
 
 import math
 from typing import Literal
@@ -10,11 +10,11 @@ from jaxtyping import Array
 from kairode.models.predict import Episodes
 
 LENGTHS = 10
-"""Episodes are padded to a multiple of this many decisions, so that other lengths need no new compilation."""
+"""Episodes are padded to a multiple of this many decisions, so that new lengths rarely need a new compilation."""
 
 
 def pad(episodes: Episodes) -> Episodes:
-    """Longer and more numerous by padding: lengths to a multiple of 10, numbers to a power of two."""
+    """Pad lengths to a multiple of `LENGTHS` and the number of episodes to a power of two."""
     count, length = episodes.tau.shape
     longer, more = -length % LENGTHS, (1 << (count - 1).bit_length()) - count
     return Episodes(
@@ -26,12 +26,11 @@ def pad(episodes: Episodes) -> Episodes:
 
 
 def _longer(x: Array, moments: int, mode: Literal["edge", "constant"] = "constant", more: int = 0) -> Array:
-    """With some moments (and episodes) more, zeros or the last one again."""
+    """Pad steps (and episodes) with zeros, or with the last value."""
     return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, moments), *[(0, 0)] * (x.ndim - 2)], mode=mode))
 
 
 def split_chunks(episodes: Episodes, most: int) -> Episodes:
-    """Episodes split into chunks of at most this many decisions."""
     length = episodes.tau.shape[1]
     blocks = -(-length // most)
     whole = Episodes(
@@ -50,9 +49,9 @@ def split_chunks(episodes: Episodes, most: int) -> Episodes:
 
 
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:
-    """Which of `count` episodes are in the batches of some iterations: [iterations, batch].
+    """Episode indices of the batches of several iterations: [iterations, batch].
 
-    Every epoch is a shuffle of its own; what does not fill a batch at its end is left out of that epoch.
+    Every epoch is a new shuffle; the remainder that does not fill a batch is dropped.
     """
     size = min(batch, count)
     per_epoch = count // size

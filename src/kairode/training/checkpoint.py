@@ -1,7 +1,7 @@
-"""Checkpoints: arrays in a safetensors file, what they are in a JSON file beside it, never pickle.
+"""Checkpoints: arrays in a safetensors file, metadata in a JSON file beside it, never pickle.
 
-The arrays are written first, under a name of their own; then the JSON file that names them and holds their digest
-takes the place of the old one, whole or not at all. A kill at any moment leaves the old pair or the new one.
+The arrays are written first, under a name that contains their digest; then the JSON file that refers to them is
+replaced atomically. A kill at any time leaves either the old pair or the new one.
 """
 
 import contextlib
@@ -34,17 +34,16 @@ SEGMENTS = {
     "shown": "seen_obs",
     "sight": "normalizer",
 }
-"""Parts of array names that were called otherwise in checkpoints without a format."""
+"""Renamed parts of array names in checkpoints without a format number."""
 FORMAT = 1
 
 
 def exists(folder: str | Path, name: str = NAME) -> bool:
-    """Whether there is one to load."""
     return (Path(folder) / f"{name}.json").exists()
 
 
 def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
-    """Write all arrays of a tree, and what is said about them."""
+    """Save all arrays of a tree, with JSON metadata."""
     folder = Path(folder)
     arrays = {path: np.asarray(x) for path, x in _leaves(tree)}
     content = safetensors.numpy.save(arrays)
@@ -58,27 +57,30 @@ def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
             json.dumps({"format": FORMAT, "file": file, "sha256": digest, "arrays": described, **about}, indent=1)
             + "\n"
         )
-    for old in (*folder.glob(f"{name}-*.safetensors"), *folder.glob(f".{name}*.part")):  # the last one's, a kill's
+    for old in (
+        *folder.glob(f"{name}-*.safetensors"),
+        *folder.glob(f".{name}*.part"),
+    ):  # of the last checkpoint or a killed process
         if old.name != file:
             with contextlib.suppress(OSError):
                 old.unlink()
 
 
 def describe(folder: str | Path, name: str = NAME) -> dict[str, Any]:
-    """What the JSON file says."""
+    """The metadata in the JSON file."""
     path = Path(folder) / f"{name}.json"
     try:
         about = json.loads(path.read_text())
         about["file"], about["sha256"], about["arrays"]
     except FileNotFoundError as error:
-        raise KairodeError(f"there is no {path}: give the folder of a run that `kairode fit` wrote.") from error
+        raise KairodeError(f"{path} does not exist: give a folder written by `kairode fit`.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise KairodeError(f"{path} is damaged: {_advice(folder)}") from error
     return about
 
 
 def load(folder: str | Path, like: T, name: str = NAME) -> T:
-    """The tree that was saved, its arrays in the places of those of `like`, which must have the same shapes."""
+    """Load arrays into a tree of the same structure and shapes as `like`."""
     folder = Path(folder)
     about = describe(folder, name)
     path = folder / about["file"]
@@ -87,7 +89,7 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
     except OSError as error:
         raise KairodeError(f"{path} is missing: {_advice(folder)}") from error
     if hashlib.sha256(content).hexdigest() != about["sha256"]:
-        raise KairodeError(f"{path} is damaged (its digest is not the one in {name}.json): {_advice(folder)}")
+        raise KairodeError(f"{path} is damaged (its digest differs from the one in {name}.json): {_advice(folder)}")
     try:
         arrays = safetensors.numpy.load(content)
     except safetensors.SafetensorError as error:
@@ -102,37 +104,36 @@ def load(folder: str | Path, like: T, name: str = NAME) -> T:
 
 
 def holds(folder: str | Path, part: str, name: str = NAME) -> bool:
-    """Whether some array that was saved lies below this part of a path, such as `timer.spread`."""
+    """Whether an array name of the checkpoint contains `part`, such as `timer.spread`."""
     return any(f".{part}." in f".{path}" for path in describe(folder, name)["arrays"])
 
 
 def _today(path: str) -> str:
-    """The name of an array of an earlier checkpoint as it is called today."""
+    """Today's name of an array in an older checkpoint."""
     return ".".join(SEGMENTS.get(part, part) for part in path.split("."))
 
 
 def _unrounded(array: np.ndarray) -> Any:
-    """A JAX array; one of 64 bits stays NumPy's, for JAX would round it."""
+    """Convert to JAX, except 64-bit arrays, which JAX would round."""
     return array if array.dtype.itemsize == 8 else jnp.asarray(array)
 
 
-def _compare(path: Path, found: dict[str, np.ndarray], wanted: dict[str, Any]) -> None:
-    """Refuse a checkpoint of something else."""
-    for name, array in wanted.items():
+def _compare(path: Path, found: dict[str, np.ndarray], expected: dict[str, Any]) -> None:
+    for name, array in expected.items():
         if name not in found:
-            raise KairodeError(f"{path} is the checkpoint of another model: it has no '{name}'.")
+            raise KairodeError(f"{path} belongs to another model: it has no '{name}'.")
         if found[name].shape != np.shape(array):
             raise KairodeError(
-                f"{path} is the checkpoint of another model or of other data: its '{name}' has the shape "
-                f"{found[name].shape}, this model's {np.shape(array)}."
+                f"{path} belongs to another model or other data: its '{name}' has shape {found[name].shape}, expected "
+                f"{np.shape(array)}."
             )
     for name in found:
-        if name not in wanted:
-            raise KairodeError(f"{path} is the checkpoint of another model: this one has no '{name}'.")
+        if name not in expected:
+            raise KairodeError(f"{path} belongs to another model: '{name}' is unknown to this one.")
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Every array with the path to it."""
+    """Arrays with their paths."""
     return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in jax.tree.leaves_with_path(tree)]
 
 

@@ -1,4 +1,4 @@
-"""Judging a fitted model on episodes it has not seen: open loop, by dimension, by time ahead; and its solver."""
+"""Evaluation of fitted models on held-out episodes: open-loop errors, intervals, and the ODE solver."""
 
 import dataclasses
 from typing import Any
@@ -19,74 +19,72 @@ from kairode.models.timer import ClassTimer, NoTimer
 from kairode.models.transition import FlowTransition
 
 FAR = 0.1
-"""Distance from which intervals count as far from the data's: a tenth of the decisions would have to last another time,
-or intervals are off by a tenth of their mean. By as much the discount over an imagined episode is off, too."""
+"""Distance above which the timer's intervals count as different from the data's: a tenth of the decisions have another
+interval, or intervals deviate by a tenth of their mean. The discount over an imagined episode then deviates as much."""
 BINS = 10
-"""Parts that the time ahead is divided into."""
+"""Number of bins of the prediction time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelEvaluation:
-    """Squared errors of open-loop predictions, in standardised units where the model standardises."""
+    """Squared errors of open-loop predictions, in standardised units if the model standardises."""
 
     error: float
     """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
     by_dimension: list[float]
     """Mean over valid steps."""
     time_edges: list[float]
-    """Bounds of the parts of time ahead, in the environment's unit."""
+    """Edges of the time bins, in the environment's unit."""
     by_time: list[float | None]
-    """Mean over the steps that end within each part; None where there are none."""
+    """Mean over the steps that end in each bin; None for empty bins."""
     median_episode: float
-    """The mean error within an episode, of the middle one of all episodes."""
+    """Median over episodes of the mean error of an episode."""
     worst_share: float
-    """How much of the whole squared error lies in the worst hundredth of the episodes."""
+    """Fraction of the total squared error in the worst 1 % of the episodes."""
     timer_hits: float | None
-    """Share of decisions where the most likely interval was the one that was, the truth being shown; None without a
-    timer of classes."""
+    """Accuracy of the most likely interval, given true observations (teacher forcing); None without a class timer."""
     intervals: "IntervalCheck | None"
-    """How the timer's intervals are distributed beside the data's; None without a timer."""
+    """Distribution of the timer's intervals compared with the data's; None without a timer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class IntervalCheck:
-    """The intervals of all decisions pooled: what the timer predicts where the truth is shown, beside the data's.
+    """Intervals of all decisions pooled: the timer's, given true observations, compared with the data's.
 
-    Distances are total variation for a timer of classes, and otherwise the 1-Wasserstein distance as a share of the
-    data's mean interval.
+    Distances are total variation for a class timer, otherwise the 1-Wasserstein distance divided by the data's mean
+    interval.
     """
 
     measure: str
     """`total variation` or `Wasserstein / mean`."""
     mean: float
-    """Of the data's intervals, in the environment's unit. So are the next two."""
+    """Mean interval of the data, in the environment's unit; also the unit of the next two."""
     drawn_mean: float
-    """Of intervals drawn from the timer's distribution."""
+    """Mean of intervals drawn from the timer's distribution."""
     likely_mean: float
-    """Of the timer's most likely intervals."""
+    """Mean of the timer's most likely intervals."""
     drawn: float
     """Distance of the drawn intervals from the data's."""
     likely: float
     """Distance of the most likely intervals from the data's."""
     chance: float
-    """The distance to expect of two samples of this size from the data's distribution."""
+    """Expected distance between two samples of this size from the data's distribution."""
 
     @property
     def far(self) -> bool:
-        """Whether the drawn intervals are distributed unlike the data's, by more than chance explains."""
+        """Whether the drawn intervals differ from the data's by more than chance explains."""
         return self.drawn > FAR + self.chance
 
 
 @dataclasses.dataclass(frozen=True)
 class SolverCheck:
-    """The chosen solver beside a tight one, on the fitted model."""
+    """The chosen solver compared with a tight one, on the fitted model."""
 
     difference: float | None
-    """Root mean square difference of their open-loop predictions (standardised); None where the tight one failed."""
+    """Root mean square difference of their open-loop predictions (standardised); None if the tight solver failed."""
     worst: float | None
-    """The largest difference."""
     error_tight: float | None
-    """Test error with the tight solver in place of the chosen one."""
+    """Test error with the tight solver."""
 
 
 @eqx.filter_jit
@@ -95,7 +93,7 @@ def _open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
 
 
 def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> ModelEvaluation:
-    """Open loop from the first observation of each episode, true actions and intervals."""
+    """Open-loop evaluation from the first observation of each episode, with true actions and intervals."""
     episodes = prepare(model, test)
     predicted = _predictions(model, episodes, seed)
     squares = (predicted - np.asarray(episodes.obs, np.float64)[:, 1:]) ** 2
@@ -120,7 +118,7 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
 
 
 def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight: Solver = TIGHT) -> SolverCheck | None:
-    """How far the chosen solver is from a tight one; None for models without an ODE."""
+    """Difference between the chosen solver and a tight one; None for models without an ODE."""
     if not isinstance(model.transition, FlowTransition):
         return None
     episodes = prepare(model, test)
@@ -136,7 +134,7 @@ def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight
 
 
 def _predictions(model: DynamicsModel, episodes: Episodes, seed: int) -> np.ndarray:
-    """Standardised, refused where they are not finite."""
+    """Standardised predictions; raises if they are not finite."""
     predicted = np.asarray(_open_loop(model, episodes, jax.random.key(seed)), np.float64)
     lost = ~np.isfinite(predicted).all(-1) & np.asarray(episodes.real)
     if lost.any():
@@ -151,14 +149,14 @@ def _solver_advice(model: DynamicsModel) -> str:
     transition = model.transition
     if isinstance(transition, FlowTransition) and isinstance(transition.solver, Adaptive):
         return (
-            f" Its ODE solver may need more than the {transition.solver.max_steps} steps it is allowed: give it more, "
-            "looser tolerances, or a fixed-step solver."
+            f" The ODE solver may need more than {transition.solver.max_steps} steps: allow more, loosen the "
+            "tolerances, or use a fixed-step solver."
         )
     return " Fit it longer or with a smaller learning rate."
 
 
 def compare_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> IntervalCheck | None:
-    """The timer's intervals beside the data's; None for models without a timer."""
+    """Compare the timer's intervals with the data's; None for models without a timer."""
     if isinstance(model.timer, NoTimer):
         return None
     episodes = prepare(model, test)
@@ -174,26 +172,26 @@ def compare_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) 
     else:
         measure = "Wasserstein / mean"
         far_likely, far_drawn = (float(stats.wasserstein_distance(x, true) / true.mean()) for x in (likely, drawn))
-        below = np.arange(1, len(true)) / len(true)  # the distribution function between neighbouring intervals
+        below = np.arange(1, len(true)) / len(true)  # cumulative distribution between neighbouring intervals
         chance = float((_chance(below, len(true)) * np.diff(np.sort(true))).sum() / true.mean())
     mean, drawn_mean, likely_mean = (float(x.mean()) for x in (true, drawn, likely))
     return IntervalCheck(measure, mean, drawn_mean, likely_mean, far_drawn, far_likely, chance)
 
 
 def _shares(taus: np.ndarray, low: float, step: float, count: int) -> np.ndarray:
-    """How often each class occurs."""
+    """Relative frequency of each class."""
     number = np.clip(np.round((taus - low) / step).astype(int), 0, count - 1)
     return np.bincount(number, minlength=count) / len(taus)
 
 
 def _chance(p: np.ndarray, n: int) -> np.ndarray:
-    """E|p1 - p2| of the shares in two samples of size n, whose difference is about normal."""
+    """E|p1 - p2| of the relative frequencies in two samples of size n (normal approximation)."""
     return 2 * np.sqrt(p * (1 - p) / (np.pi * n))
 
 
 @eqx.filter_jit
 def _timed(model: DynamicsModel, episodes: Episodes, key: Any) -> tuple[Any, Any]:
-    """The most likely interval and a draw at every decision, in ticks, the truth being shown."""
+    """Most likely and sampled interval at every decision, in ticks, given true observations."""
     start_key, draw_key = key, jax.random.fold_in(key, 1)
     data = episodes.batch_last()
     before = shown_the_truth(model, data, start_key).before

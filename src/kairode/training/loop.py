@@ -27,20 +27,20 @@ from kairode.training.step import FitState, batch_indices, init_fit_state, recor
 from kairode.trees import choose
 
 CHUNK = 50
-"""Iterations in one compiled call."""
+"""Iterations per compiled call."""
 STAGE = "fitting"
 
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What came out of fitting several seeds."""
+    """Fitted models of several seeds."""
 
     models: list[DynamicsModel]
     validation: list[float]
     iterations: list[int]
     skipped: list[int]
     seconds: float
-    """Spent in the loop, earlier processes included."""
+    """Time in the loop, including earlier processes."""
 
 
 def train(
@@ -54,7 +54,7 @@ def train(
     identity: Any = None,
     callback: Callback = no_callback,
 ) -> FitResult:
-    """Fit all seeds of a model; with a folder, resume from its checkpoint and keep one there."""
+    """Fit a model for all seeds. With a folder, checkpoints are kept there and fitting resumes from them."""
     session = Session(folder, identity)
     if folder is not None and session.resumable:
         models = as_saved(folder, models)
@@ -91,7 +91,7 @@ def train(
 
 
 def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:
-    """The fitted models: the last weights, or with early stopping the best (the last where none was ever finite)."""
+    """Fitted models: the last weights, or with early stopping the best (the last if none was finite)."""
     chosen = fit_state.params
     if settings.patience is not None:
         chosen = jax.vmap(choose)(jnp.isfinite(fit_state.best_error), fit_state.best, fit_state.params)
@@ -108,7 +108,7 @@ def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, secon
 def _device(
     models: DynamicsModel, settings: TrainingConfig, data: Trajectory, valid: Trajectory
 ) -> tuple[Episodes, Episodes, int]:
-    """Training and validation episodes, padded, on the device; and how many of the first are real."""
+    """Padded training and validation episodes on the device; also the number of real training episodes."""
     training, watched = prepare(models, data), prepare(models, valid)
     if settings.chunk_length is not None:
         training, watched = split_chunks(training, settings.chunk_length), split_chunks(watched, settings.chunk_length)
@@ -118,7 +118,6 @@ def _device(
 def _nonfinite(
     fit_state: FitState, seeds: Sequence[int], folder: Path | None, static: Any, data: Episodes
 ) -> KairodeError:
-    """The error for too many batches in a row that were not finite."""
     row = np.asarray(fit_state.longest_row)
     i = int(row.argmax())
     model = eqx.combine(jax.tree.map(lambda x: x[i], fit_state.params), static)
@@ -130,7 +129,7 @@ def _nonfinite(
 
 
 def _why(model: DynamicsModel, data: Episodes) -> str:
-    """Whether the adaptive solver ran out of steps."""
+    """Report if the adaptive solver ran out of steps."""
     transition = model.transition
     if not (isinstance(transition, FlowTransition) and isinstance(transition.solver, Adaptive)):
         return ""
@@ -141,13 +140,13 @@ def _why(model: DynamicsModel, data: Episodes) -> str:
         return ""
     return (
         f" The ODE solver needs more than its {transition.solver.max_steps} steps for an interval of "
-        f"{float(data.tau.max()):g} ticks: the field has become stiff. Take a fixed-step solver (--solver rk4:2), "
-        "looser tolerances, or regularise the field (--weights.curvature 0.01)."
+        f"{float(data.tau.max()):g} ticks: the field has become stiff. Use a fixed-step solver (--solver "
+        "rk4:2), looser tolerances, or regularise the field (--weights.curvature 0.01)."
     )
 
 
 class MetricsFile:
-    """metrics.jsonl of a folder: a line for each validation, none of what a resumed run will do again."""
+    """metrics.jsonl of a folder: one line per validation; lines after the resumed iteration are dropped."""
 
     def __init__(self, folder: Path | None, iteration: int) -> None:
         self.path = None if folder is None else folder / "metrics.jsonl"
@@ -168,11 +167,11 @@ def _iteration(line: str) -> float:
     try:
         return json.loads(line)["iteration"]
     except (ValueError, KeyError, TypeError):
-        return math.inf  # a line that a kill cut short
+        return math.inf  # truncated by a kill
 
 
 def _plain(value: Any) -> Any:
-    """Numbers that JSON can hold."""
+    """Convert to numbers that JSON can represent."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What fitting minimises, equations (8) to (10) of the paper, term by term."""
+"""Training losses: equations (8) to (10) of the paper."""
 
 from typing import Any, NamedTuple
 
@@ -14,18 +14,17 @@ from kairode.models.transition import FlowTransition
 
 
 class Terms(NamedTuple):
-    """The terms of the objective, unweighted, and their weighted sum."""
+    """Unweighted terms of the objective, and their weighted sum."""
 
     total: Any
     state: Any
     kl: Any
     timer: Any
     field: Any
-    """Weighted sum of the field's regularisers."""
+    """Weighted sum of the regularisers of the vector field."""
 
 
 def masked_mean(values: Float[Array, "*axes"], mask: Bool[Array, "*axes"]) -> Float[Array, ""]:
-    """Mean over what the mask holds."""
     return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
 
 
@@ -37,7 +36,7 @@ def state_error(
 
 
 def timer_loss(model: DynamicsModel, course: Course, episodes: Episodes) -> Float[Array, ""]:
-    """g(z_i, a_i, s_i) against the interval that was, mean over valid steps, equation (10)."""
+    """Timer loss of g(z_i, a_i, s_i), mean over valid steps, equation (10)."""
     features = jnp.concatenate([episodes.obs[:-1], episodes.action, course.before], axis=1)
     return masked_mean(jax.vmap(model.timer.loss)(features, episodes.tau), episodes.real)
 
@@ -45,7 +44,7 @@ def timer_loss(model: DynamicsModel, course: Course, episodes: Episodes) -> Floa
 def field_terms(
     model: DynamicsModel, course: Course, episodes: Episodes, weights: LossWeights, key: Key[Array, ""]
 ) -> Float[Array, ""]:
-    """What makes the field cheap to integrate, at the start of every interval's flow, in normalised time s."""
+    """Regularisers of the vector field at the start of every interval, in normalised time s."""
     transition = model.transition
     if not (weights.regularised and isinstance(transition, FlowTransition)):
         return jnp.zeros(())
@@ -73,15 +72,15 @@ def objective(
     warm: Float[Array, ""],
     key: Key[Array, ""],
 ) -> Terms:
-    """The loss of a batch (batch last).
+    """Loss of a batch (batch on the last axis).
 
     Args:
         model: the model.
         episodes: the batch.
-        weights: of the terms.
-        truth: probability that a sample is shown the truth at a step (scheduled sampling); None for always.
-        warm: what the KL's weight is multiplied with, from 0 to 1.
-        key: for z_0, scheduled sampling and the field's regularisers.
+        weights: weights of the terms.
+        truth: probability of feeding the true observation at a step (scheduled sampling); None for always.
+        warm: factor of the KL weight, from 0 to 1.
+        key: for z_0, scheduled sampling and the regularisers.
     """
     start_key, sees_key, field_key = jax.random.split(key, 3)
     count = episodes.tau.shape[-1]

@@ -1,4 +1,4 @@
-"""Fitted models in a folder: JSON that says what they are, safetensors for the weights."""
+"""Saved models: a JSON description and weights in safetensors format."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ NAME = "models"
 
 
 def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[DynamicsModel]) -> None:
-    """Write the fitted models of several seeds."""
+    """Save the fitted models of several seeds."""
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *[eqx.filter(model, eqx.is_array) for model in models])
     scale = models[0].scale
     checkpoint.save(
@@ -35,9 +35,9 @@ def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[
 
 
 def load_models(folder: str | Path) -> list[DynamicsModel]:
-    """The fitted models of a run's folder, one for each seed."""
+    """Load the fitted models of a run folder, one per seed."""
     if not checkpoint.exists(folder, NAME) and checkpoint.exists(folder):
-        raise KairodeError(f"the fit in {folder} is not finished: give its command again, which goes on from there.")
+        raise KairodeError(f"the fit in {folder} is not finished: run the same command again to resume it.")
     about = checkpoint.describe(folder, NAME)
     try:
         spec, sizes = spec_from_dict(about["spec"]), ModelConfig(**about["sizes"])
@@ -52,7 +52,7 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
 
 
 def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NAME) -> DynamicsModel:
-    """The model without its timer's spread where the checkpoint of an older version has none."""
+    """Drop the timer's spread if the checkpoint, of an older version, has none."""
     if not isinstance(model.timer, ContinuousTimer) or checkpoint.holds(folder, "timer.spread", name):
         return model
     return dataclasses.replace(model, timer=dataclasses.replace(model.timer, spread=None))

@@ -1,4 +1,4 @@
-"""Fitting again and again to experience that grows: every seed to its own, with early stopping."""
+"""Refitting to growing data: each seed to its own, with early stopping."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,27 +17,27 @@ from kairode.training.step import FitState, record_validation, run_iterations, v
 from kairode.trees import choose
 
 CHUNK = 10
-"""Iterations in one compiled call."""
+"""Iterations per compiled call."""
 
 
 class Refitted(NamedTuple):
-    """What came out, for each seed."""
+    """Result of a refit."""
 
     fit_state: FitState
-    """With the best weights."""
+    """With the best weights of each seed."""
     error: list[float]
-    """The lowest open-loop error on the pieces held back, mean over steps and dimensions, in normalised units."""
+    """Lowest validation error of each seed: open loop, mean over steps and dimensions, normalised units."""
     iterations: int
-    """Of the seed that took longest."""
+    """Iterations of the seed that took longest."""
 
 
 class TrainValidSplit(NamedTuple):
-    """Pieces to fit to and pieces held back, each seed's own: [seed, piece, ..], padded to one size."""
+    """Training and validation chunks of each seed, [seed, chunk, ..], padded to one size."""
 
     train: Episodes
     valid: Episodes
     counts: list[int]
-    """How many of each seed's training pieces are real."""
+    """Number of training chunks of each seed, without padding."""
     every: int
     """Iterations of about one pass through the data, the same for all seeds; a multiple of CHUNK."""
 
@@ -52,11 +52,12 @@ def refit(
     number: int,
     most: int,
 ) -> Refitted:
-    """Go on until the error has not fallen for `settings.patience` passes through the data, or for `most` iterations.
+    """Fit until the validation error has not improved for `settings.patience` passes through the data, at most `most`
+    iterations.
 
-    Iterations are done in tens. The number of the refit only fixes the order of the batches.
+    Iterations run in multiples of CHUNK. `number` (of this refit) only seeds the order of the batches.
     """
-    compiled = dataclasses.replace(settings, patience=None)  # patience changes, what is compiled does not
+    compiled = dataclasses.replace(settings, patience=None)  # no recompilation when only the patience changes
     fresh = jnp.zeros_like(fit_state.stale)
     fit_state = dataclasses.replace(
         fit_state,
@@ -82,8 +83,8 @@ def refit(
         fit_state = record_validation(fit_state, error, settings.patience)
         if int(fit_state.longest_row.max()) >= settings.max_skipped:
             raise KairodeError(
-                f"{settings.max_skipped} batches in a row gave a loss that is not finite, in refit {number}: try a "
-                "smaller learning rate or a solver with fixed steps."
+                f"the loss of {settings.max_skipped} batches in a row was not finite in refit {number}: try a smaller "
+                "learning rate or a fixed-step solver."
             )
     known = jnp.isfinite(fit_state.best_error)
     params = jax.vmap(choose)(known, fit_state.best, fit_state.params)

@@ -19,20 +19,20 @@ from kairode.training import checkpoint
 
 T = TypeVar("T")
 SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
-"""Time between two checkpoints; more where one takes long to write."""
+"""Time between checkpoints; longer if saving is slow."""
 SHARE = 20
-"""A checkpoint is not written before this many times the time that the last one took."""
+"""Minimum ratio of the time between checkpoints to the time that saving one takes."""
 
 
 class Session:
-    """One resumable computation in a folder, or in none."""
+    """A resumable computation with an optional checkpoint folder."""
 
     def __init__(self, folder: Path | None, identity: Any = None, *, save_seconds: float | None = None) -> None:
         self.folder = folder
         self.identity = json.loads(json.dumps(identity))
-        """Plain JSON that tells this computation from another: a checkpoint with another identity is refused."""
+        """JSON that identifies this computation: a checkpoint with another identity is refused."""
         self.earlier: dict[str, Any] = {}
-        """What was saved beside the arrays of the checkpoint that this session resumes."""
+        """Metadata of the resumed checkpoint."""
         self.interrupted: Callable[[], bool] = lambda: False
         self._pause = SAVE_SECONDS if save_seconds is None else save_seconds
         self._started = self._saved = time.perf_counter()
@@ -44,26 +44,25 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """Seconds, those of earlier processes included."""
+        """Total seconds, including earlier processes."""
         return float(self.earlier.get("seconds", 0.0)) + self.here
 
     @property
     def resumable(self) -> bool:
-        """True if there is a checkpoint to resume from."""
         return self.folder is not None and checkpoint.exists(self.folder)
 
     def restore(self, like: T) -> T:
-        """The arrays of the checkpoint, in place of those of `like`; `like` itself if there is none."""
+        """Load the checkpoint into a tree like `like`; `like` itself if there is none."""
         if self.folder is None or not self.resumable:
             return like
         self.restore_about()
         return checkpoint.load(self.folder, like)
 
     def restore_about(self) -> None:
-        """What was saved beside the arrays, if the checkpoint is one of this computation."""
+        """Load the checkpoint's metadata; raises if it belongs to another computation."""
         assert self.folder is not None
         self.earlier = checkpoint.describe(self.folder)
-        before = self.earlier.get("identity")  # none in checkpoints of earlier versions
+        before = self.earlier.get("identity")  # absent in checkpoints of older versions
         if before is not None and self.identity is not None and before != self.identity:
             raise KairodeError(
                 f"{self.folder} holds the checkpoint of another run ({first_difference(before, self.identity)}): "
@@ -71,7 +70,6 @@ class Session:
             )
 
     def save(self, tree: Any, **about: Any) -> None:
-        """Write a checkpoint."""
         if self.folder is None:
             return
         begun = time.perf_counter()
@@ -80,11 +78,10 @@ class Session:
         self._pause = max(self._pause, SHARE * (self._saved - begun))
 
     def due(self) -> bool:
-        """True when it is time for the next checkpoint, or when the process was asked to stop."""
+        """True when the next checkpoint is due, or the process was asked to stop."""
         return self.interrupted() or time.perf_counter() - self._saved > self._pause
 
     def stop(self, where: str) -> Stopped:
-        """The error that ends an interrupted computation."""
         return Stopped("interrupted." if self.folder is None else f"interrupted {where}, saved.")
 
     def __enter__(self) -> "Session":
@@ -98,11 +95,11 @@ class Session:
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question that a loop asks where it can stop."""
+    """Catch Ctrl-C and SIGTERM; the yielded function tells whether one was received."""
     asked: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if asked:  # the second time: at once
+        if asked:  # second signal: stop at once
             raise KeyboardInterrupt
         asked.append(number)
         if sys.stderr.isatty():
@@ -110,7 +107,7 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
     try:
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: its owner decides
+    except ValueError:  # not in the main thread
         yield lambda: False
         return
     try:

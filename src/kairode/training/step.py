@@ -1,7 +1,7 @@
-"""Fitting dynamics models: one compiled step, many iterations a call, all seeds together.
+"""Fitting dynamics models: one compiled step, many iterations per call, all seeds at once.
 
-A `FitState` holds everything that changes; `run_iterations` advances it. The loop in `loop.py` validates, saves and
-stops. A fit is a pure function of its config, its seeds and the data.
+A `FitState` holds everything that changes; `run_iterations` advances it. `loop.py` validates, saves and stops. A fit is
+a pure function of its config, its seeds and the data.
 """
 
 import dataclasses
@@ -24,33 +24,33 @@ from kairode.training.losses import Terms, objective, state_error
 from kairode.trees import choose
 
 VALIDATION = 2**31 - 1
-"""What validation folds into a seed's key; iterations fold in their number."""
+"""Folded into a seed's key for validation; iterations fold in their number."""
 
 
 class FitState(eqx.Module):
-    """Where the fits of several seeds stand. Every array has the seeds in front (none inside a vmap)."""
+    """State of the fits of several seeds; seeds are the first axis of every array (absent inside a vmap)."""
 
     params: Any
-    """The models' weights."""
+    """Weights of the models."""
     optimizer: Any
     key: UInt32[Array, "*seeds 2"]
-    """Fixes everything random, as plain numbers."""
+    """Key data of the seed's random key."""
     iteration: Int[Array, "*seeds"]
     skipped: Int[Array, "*seeds"]
-    """Batches whose loss or gradient was not finite."""
+    """Batches skipped because loss or gradient was not finite."""
     in_a_row: Int[Array, "*seeds"]
     longest_row: Int[Array, "*seeds"]
-    """The most in a row so far."""
+    """Longest run of skipped batches so far."""
     best: Any
     """Weights with the lowest validation error so far."""
     best_error: Float[Array, "*seeds"]
     stale: Int[Array, "*seeds"]
-    """Looks since then."""
+    """Validations since then."""
     active: Bool[Array, "*seeds"]
 
 
 def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Sequence[int]) -> FitState:
-    """Before the first iteration; `models` has the seeds in front of every weight."""
+    """State before the first iteration; seeds are the first axis of every weight in `models`."""
     params = eqx.filter(models, eqx.is_array)
     count = len(seeds)
     zeros = jnp.zeros(count, jnp.int32)
@@ -71,7 +71,7 @@ def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Seque
 
 
 def make_optimizer(settings: TrainingConfig) -> optax.GradientTransformation:
-    """Adam with L2 added to the gradient."""
+    """Adam with L2 regularisation added to the gradient."""
     rate: Any = settings.learning_rate
     if settings.cooldown > 0:
         cold = round(settings.cooldown * settings.iterations)
@@ -82,7 +82,7 @@ def make_optimizer(settings: TrainingConfig) -> optax.GradientTransformation:
 def batch_indices(
     settings: TrainingConfig, seeds: Sequence[int], count: int, first: int, iterations: int
 ) -> np.ndarray:
-    """Which episodes are in the batches: [iterations, seeds, batch]."""
+    """Episode indices of the batches: [iterations, seeds, batch]."""
     drawn = [batch_numbers(seed, count, settings.batch_size, first, iterations) for seed in seeds]
     return np.stack(drawn, axis=1)
 
@@ -96,9 +96,9 @@ def run_iterations(
     settings: TrainingConfig,
     own: bool = False,
 ) -> tuple[FitState, Terms]:
-    """Some iterations; also each term's mean over them, for each seed.
+    """Run iterations; also each term's mean over them, for each seed.
 
-    The data are the same for all seeds; where each has its `own`, they have the seeds in front.
+    With `own`, the data have a first axis of seeds; otherwise all seeds share them.
     """
     each = jax.vmap(lambda p, b, d: fit_step(p, b, d, static, settings), in_axes=(0, 0, 0 if own else None))
 
@@ -112,7 +112,7 @@ def run_iterations(
 def fit_step(
     fit_state: FitState, batch: Int[Array, " batch"], data: Episodes, static: Any, settings: TrainingConfig
 ) -> tuple[FitState, Terms]:
-    """One iteration of one seed. A batch whose loss or gradient is not finite changes nothing but the count."""
+    """One iteration of one seed. A batch whose loss or gradient is not finite is skipped and counted."""
     episodes = jax.tree.map(lambda x: x[batch], data).batch_last()
     k = fit_state.iteration
     key = jax.random.fold_in(jax.random.wrap_key_data(fit_state.key), k)
@@ -146,7 +146,7 @@ def fit_step(
 
 @partial(jax.jit, static_argnames=("static", "own"))
 def validate(fit_state: FitState, data: Episodes, static: Any, own: bool = False) -> Float[Array, " seeds"]:
-    """Each seed's open-loop error, with the same draws of z_0 at every look."""
+    """Open-loop error of each seed, with the same draws of z_0 at every validation."""
 
     def error(params: Any, key: Array, data: Episodes) -> Array:
         key = jax.random.fold_in(jax.random.wrap_key_data(key), VALIDATION)
@@ -161,7 +161,7 @@ def validate(fit_state: FitState, data: Episodes, static: Any, own: bool = False
 def record_validation(
     fit_state: FitState, error: Float[Array, " seeds"], patience: Int[Array, ""] | int | None
 ) -> FitState:
-    """Take note of a validation error: the best weights so far, and which seeds stop."""
+    """Update the best weights, and stop seeds whose patience is exhausted."""
     better = (error < fit_state.best_error) & fit_state.active
     stale = jnp.where(better, 0, fit_state.stale + fit_state.active.astype(jnp.int32))
     return dataclasses.replace(
