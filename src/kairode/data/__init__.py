@@ -1,4 +1,4 @@
-"""What was seen: trajectories, how they are collected, stored and replayed."""
+"""Data: trajectories, their collection, storage and replay."""
 
 from kairode.data.collect import collect
 from kairode.data.policy import Constant, Memoryless, Policy, Random

@@ -1,4 +1,4 @@
-"""Episodes under any policy and schedule: compiled for JAX environments, batched on the host for the others."""
+"""Collect episodes under any policy and schedule: compiled for JAX environments, batched on the host for the others."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,23 +30,23 @@ def collect(
     schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None = None,
     progress: Progress | None = None,
 ) -> Trajectory:
-    """Run whole episodes and return them, padded to the longest.
+    """Collect whole episodes, padded to the longest.
 
     Args:
         env: from `kairode.make`.
         policy: None for random actions, a function of (observation, key), or a `Policy`. JAX compiles it: write
             `jnp.where(obs[4] > 0, 3, 0)`, not `3 if obs[4] > 0 else 0`.
-        episodes: how many.
-        seed: an episode depends on the seed and its own number alone, not on how many there are.
+        episodes: number of episodes.
+        seed: an episode depends only on the seed and its own number, not on how many there are.
         schedule: None or "own" for the environment's own, an interval, a list of intervals, or a `Schedule`.
         progress: called with the number of episodes that just ended.
     """
     if not isinstance(env, Environment | HostEnvironment):
-        raise KairodeError(f"{env!r} is no environment: make one with kairode.make('hiv') or another name.")
+        raise KairodeError(f"{env!r} is not an environment: create one, e.g. with kairode.make('hiv').")
     if not (isinstance(episodes, int | np.integer) and episodes >= 1):
-        raise KairodeError(f"episodes must be a whole number of at least 1, got {episodes}.")
+        raise KairodeError(f"episodes must be an integer of at least 1, got {episodes}.")
     if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**32):
-        raise KairodeError(f"seed must be a whole number between 0 and 2^32 - 1, got {seed}.")
+        raise KairodeError(f"seed must be an integer between 0 and 2^32 - 1, got {seed}.")
     episodes, seed, spec = int(episodes), int(seed), env.task.spec
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     chooser = timing.track(chooser)
@@ -58,8 +58,8 @@ def collect(
             trajectory = _collect_jax(env, chooser, timing, episodes, seed, callback)
     except jax.errors.JAXTypeError as error:
         raise KairodeError(
-            "the policy or schedule cannot be compiled: JAX traces it, so what is observed may enter only through "
-            "jnp.where in place of if, and jax.numpy in place of NumPy."
+            "the policy or schedule cannot be compiled by JAX: use jnp.where instead of if, and jax.numpy "
+            "instead of NumPy."
         ) from error
     _check(trajectory)
     return trajectory
@@ -93,11 +93,11 @@ def _collect_jax(
 
 
 def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int) -> Iterator[Rollout]:
-    """Blocks of episodes of one size, so that they are compiled once; the last may hold more than are wanted."""
+    """Blocks of episodes of one size, so that they are compiled once; the last may hold more than requested."""
     spec = env.task.spec
     limit = spec.longest(schedule.shortest(spec))
     batch_size = math.ceil(episodes / math.ceil(episodes / max_batch()))
-    x64 = bool(jax.config.read("jax_enable_x64"))  # of this thread; others have their own
+    x64 = bool(jax.config.read("jax_enable_x64"))  # thread-local
 
     def part(start: int) -> Rollout:
         with jax.enable_x64(x64):
@@ -105,14 +105,14 @@ def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, 
             keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
             return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit))
 
-    # On the CPU one call keeps one core busy: the cores share the calls. The first goes alone, to be compiled once.
+    # On the CPU a call uses one core: calls run in parallel. The first runs alone, so that it is compiled once.
     yield part(0)
     with ThreadPoolExecutor(cores() if jax.default_backend() == "cpu" else 1) as pool:
         yield from pool.map(part, range(batch_size, episodes, batch_size))
 
 
 def _check(trajectory: Trajectory) -> None:
-    """Refuse what compiled code cannot: actions outside their space, values that are no numbers, no end."""
+    """Check what compiled code cannot: actions outside their space, non-finite values, endless episodes."""
     spec, mask, actions = trajectory.spec, trajectory.mask, np.asarray(trajectory.action)
     if isinstance(spec.actions, Discrete):
         wrong = (actions < 0) | (actions >= spec.actions.n)
@@ -121,8 +121,11 @@ def _check(trajectory: Trajectory) -> None:
     tau = trajectory.interval
     for bad, what in (
         (wrong, f"the policy chose an action outside those of '{spec.name}'"),
-        (~np.isfinite(tau) | (tau <= 0), f"the schedule of '{spec.name}' gave an interval that no time can take"),
-        (~np.isfinite(trajectory.observation[:, 1:]).all(-1), f"'{spec.name}' showed a value that is no number"),
+        (
+            ~np.isfinite(tau) | (tau <= 0),
+            f"the schedule of '{spec.name}' returned an interval that is not positive and finite",
+        ),
+        (~np.isfinite(trajectory.observation[:, 1:]).all(-1), f"'{spec.name}' returned a value that is not finite"),
     ):
         if (bad & mask).any():
             episode, k = np.argwhere(bad & mask)[0]
@@ -132,6 +135,6 @@ def _check(trajectory: Trajectory) -> None:
     endless = ~(trajectory.terminated | trajectory.truncated)
     if endless.any():
         raise KairodeError(
-            f"episode {endless.argmax()} of '{spec.name}' did not end within {mask.shape[1]} decisions: "
-            "the schedule gives intervals shorter than the shortest it announces."
+            f"episode {endless.argmax()} of '{spec.name}' did not end within {mask.shape[1]} decisions: the "
+            "schedule returns intervals shorter than its `shortest`."
         )

@@ -1,4 +1,4 @@
-"""Collection on the host: several simulations side by side, the policy in one compiled call for all of them."""
+"""Collection on the host: several simulations in parallel, the policy compiled in one call for all of them."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from kairode.envs.vector import Step
 from kairode.envs.vector_host import HostVectorEnv
 
 INSTANCES = 16
-"""The most simulations stepped side by side."""
+"""Maximum number of simulations stepped in parallel."""
 
 Progress = Callable[[int], None]
 KeyData = UInt32[Array, "2"]
@@ -32,14 +32,14 @@ KeyData = UInt32[Array, "2"]
 def collect_host(
     env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
 ) -> Trajectory:
-    """Run episodes; an instance that ends its own continues with the next that none has started."""
+    """Collect episodes; an instance whose episode ends continues with the next one not yet started."""
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
     actor = Actor(policy, env.task.spec, seed, episodes)
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
     vector_env = HostVectorEnv(env, size, schedule)
     rollout = HostRollout(vector_env)
-    episode, busy = np.zeros(size, np.int64), np.ones(size, bool)  # of each instance; the last ones run idle
+    episode, busy = np.zeros(size, np.int64), np.ones(size, bool)  # per instance; idle once all episodes are started
     waiting = iter(range(episodes))
 
     def start(instances: np.ndarray) -> None:
@@ -67,7 +67,7 @@ def collect_host(
 
 
 class Log:
-    """Arrays that fill up, episode by episode and decision by decision."""
+    """Arrays filled episode by episode and decision by decision."""
 
     def __init__(self, spec: Spec, episodes: int, schedule: Schedule) -> None:
         self.spec = spec
@@ -91,7 +91,6 @@ class Log:
         self.length[episode] += 1
 
     def trajectory(self) -> Trajectory:
-        """All episodes, padded to the longest."""
         longest = int(self.length.max())
         return Trajectory(
             spec=self.spec,
@@ -106,7 +105,7 @@ class Log:
 
 
 class Actor:
-    """A policy for all instances at once: it holds their memories and the random keys of their episodes."""
+    """A policy for all instances at once, with their memories and the random keys of their episodes."""
 
     def __init__(self, policy: Policy, spec: Spec, seed: int, episodes: int) -> None:
         self.data = np.asarray(_episode_keys(jax.random.key(seed), episodes))
@@ -114,7 +113,6 @@ class Actor:
         self._start, self._act = partial(_start, policy), partial(_act, policy, spec)
 
     def start(self, instances: np.ndarray, episode: np.ndarray) -> None:
-        """New memories where episodes start."""
         if not instances.size:
             return
         fresh = self._start(self.data[episode])
@@ -130,12 +128,12 @@ class Actor:
         episode: Int[np.ndarray, " n"],
         count: Int[np.ndarray, " n"],
     ) -> np.ndarray:
-        """The actions of all instances, each in its episode after `count` decisions."""
+        """Actions of all instances, each after `count` decisions of its episode."""
         actions, self.memory = self._act(self.memory, obs, elapsed, self.data[episode], count)
         return np.asarray(actions)
 
 
-# Compiled for all policies that differ in their weights alone.
+# Compiled once for all policies that differ only in their weights.
 
 
 @eqx.filter_jit

@@ -1,4 +1,4 @@
-"""A task's sizes and units as JSON, and what a bare table shows of them."""
+"""A task's specification as JSON, and its inference from the columns of a table."""
 
 import dataclasses
 import difflib
@@ -15,12 +15,12 @@ from kairode.errors import KairodeError
 
 FORMAT = 1
 DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes")
-"""Fields of a spec that change nothing that is computed; older files lack them."""
+"""Fields of a spec that do not affect computations; older files lack them."""
 MOST_ACTIONS = 1000
 
 
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
-    """Plain JSON: environment, units and everything else, infinite numbers as words."""
+    """JSON of a spec; infinite numbers as strings."""
     fields = _finite(dataclasses.asdict(spec))
     fields["environment"] = fields.pop("name")
     fields["settings"] = dict(fields["settings"])
@@ -30,14 +30,14 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
 
 
 def spec_identity(spec: Spec) -> dict[str, str]:
-    """What tells one system from another, as plain text: everything but its description."""
+    """JSON text that identifies a system: all fields but its descriptions."""
     return {name: str(value) for name, value in spec_to_dict(spec).items() if name not in DESCRIPTIONS}
 
 
 def spec_from_dict(given: dict[str, Any]) -> Spec:
-    """The inverse of `spec_to_dict`."""
+    """Inverse of `spec_to_dict`."""
     if given["format"] != FORMAT:
-        raise KairodeError(f"format {given['format']} is not {FORMAT}, the one this version reads")
+        raise KairodeError(f"format {given['format']} is not supported, this version reads {FORMAT}")
     actions = dict(given["actions"])
     kind = Discrete if actions.pop("kind") == "discrete" else Continuous
     return Spec(
@@ -53,7 +53,7 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
         horizon=float(given["horizon"]),
         max_decisions=given["max_decisions"],
         discount=given["discount"],
-        # Older files have the earlier name, or neither.
+        # Older files use the former name, or have neither.
         discounted_objective=given.get("discounted_objective", given.get("judged_discounted", False)),
         settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
         **{name: _tuples(given[name]) for name in DESCRIPTIONS if name in given},
@@ -61,14 +61,14 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
 
 
 def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
-    """For a table that nothing describes: names from its columns, ranges from its values."""
+    """Infer the spec of a table without metadata: names from its columns, ranges from its values."""
     for name in ("episode", "t"):
         if name not in table.column_names:
             raise missing(path, name, table.column_names)
     if not _is_number(table.schema.field("t").type):
         raise KairodeError(
-            f"{path}, column 't': numbers are needed, the column holds {table.schema.field('t').type}. "
-            "Give times as days or hours since a common start."
+            f"{path}, column 't': numbers are required, the column holds {table.schema.field('t').type}. Give "
+            "times as days or hours since a common start."
         )
     observed = [
         name
@@ -76,7 +76,7 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
         if name not in RESERVED and not name.startswith("action_") and not name.startswith("__index_level_")
     ]
     if not observed:
-        raise KairodeError(f"{path}: no column of observations beside {', '.join(RESERVED)}.")
+        raise KairodeError(f"{path}: there is no observation column besides {', '.join(RESERVED)}.")
     same = pc.equal(table["episode"][1:], table["episode"][:-1]).to_numpy(zero_copy_only=False)
     gaps = np.diff(table["t"].to_numpy().astype(np.float64))[same.astype(bool)]
     gaps = gaps[np.isfinite(gaps) & (gaps > 0)]
@@ -92,9 +92,8 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
 
 
 def missing(path: str | Path, name: str, found: list[str]) -> KairodeError:
-    """The error for a column that is not there."""
     near = difflib.get_close_matches(name, found, n=1, cutoff=0.6)
-    hint = f" Is it the one called '{near[0]}'?" if near else ""
+    hint = f" Did you mean '{near[0]}'?" if near else ""
     return KairodeError(f"{path}: the column '{name}' is missing.{hint} Columns found: {', '.join(found)}.")
 
 
@@ -104,7 +103,7 @@ def _actions(path: str | Path, table: pa.Table) -> Discrete | Continuous:
         bounds = []
         for name in controls:
             if not _is_number(table.schema.field(name).type):
-                raise KairodeError(f"{path}, column '{name}': numbers are needed for a control.")
+                raise KairodeError(f"{path}, column '{name}': continuous actions must be numbers.")
             bounds.append(pc.min_max(table[name]).as_py())
         low, high = (tuple(float(b[end] or 0.0) for b in bounds) for end in ("min", "max"))
         return Continuous(tuple(name.removeprefix("action_") for name in controls), low, high)
@@ -115,11 +114,11 @@ def _actions(path: str | Path, table: pa.Table) -> Discrete | Continuous:
         return Discrete(tuple(sorted(found)))
     found = [value for value in found if value == value]
     whole = all(not isinstance(v, str | bool) and v == int(v) and 0 <= v < MOST_ACTIONS for v in found)
-    if found and whole:  # also 0.0, 1.0: what pandas makes of whole numbers with a gap
+    if found and whole:  # also 0.0, 1.0: pandas stores integers with missing values as floats
         return Discrete(tuple(str(i) for i in range(int(max(found)) + 1)))
     raise KairodeError(
-        f"{path}, column 'action': give names, or whole numbers from 0 to {MOST_ACTIONS - 1}; numbers that are "
-        "amounts go into columns action_NAME."
+        f"{path}, column 'action': give names, or integers from 0 to {MOST_ACTIONS - 1}; continuous actions "
+        "go into columns action_NAME."
     )
 
 

@@ -1,4 +1,4 @@
-"""The host loop: collection on the host, MPC and video recording act and step through it."""
+"""The host loop of collection, MPC and video recording."""
 
 from collections.abc import Sequence
 
@@ -29,17 +29,17 @@ class HostRollout:
         """Decisions taken in it."""
 
     def start(self, instances: np.ndarray, seeds: Sequence[int]) -> None:
-        """Start an episode in each of these instances, a seed each."""
+        """Start an episode in each of these instances, one seed each."""
         if not instances.size:
             return
         obs = self.vector_env.reset(seeds, instances.tolist())
-        self.obs = self.obs.copy()  # the device may still read the old one
+        self.obs = self.obs.copy()  # the device may still read the old array
         self.obs[instances] = obs[instances]
         self.episode[instances] += 1
         self.elapsed[instances], self.earned[instances], self.length[instances] = 0.0, 0.0, 0
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
-        """Hold an action in each instance, for the given intervals or as the schedule says."""
+        """Hold one action per instance, for the given intervals or those of the schedule."""
         step = self.vector_env.step(actions, taus)
         self.obs, self.elapsed = step.obs, step.tau.astype(np.float32)
         self.earned += step.reward
@@ -47,10 +47,9 @@ class HostRollout:
         return step
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """The bookkeeping; the vector environment has a snapshot of its own."""
+        """Arrays of the episodes; the vector environment has its own snapshot."""
         return {name: getattr(self, name) for name in ARRAYS}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continue from a snapshot."""
         for name in ARRAYS:
             setattr(self, name, np.array(state[name], getattr(self, name).dtype))

@@ -1,4 +1,4 @@
-"""Running mean and variance of what is observed, as pure functions."""
+"""Running mean and variance of observations, as pure functions."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 
 class RunningStatistics(eqx.Module):
-    """Count, mean and sum of squared deviations of what was seen so far."""
+    """Count, mean and sum of squared deviations."""
 
     count: Float[Array, ""]
     mean: Float[Array, " d"]
@@ -14,20 +14,19 @@ class RunningStatistics(eqx.Module):
 
     @property
     def std(self) -> Float[Array, " d"]:
-        """Standard deviation; 1 where nothing varied yet, so that normalising leaves it alone."""
+        """Standard deviation; 1 for variables that have not varied, so that normalising leaves them unchanged."""
         std = jnp.sqrt(self.squares / jnp.maximum(self.count, 1.0))
         return jnp.where(std > 1e-6, std, 1.0)
 
 
 def empty_statistics(size: int) -> RunningStatistics:
-    """Before the first observation."""
     return RunningStatistics(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
 
 
 def update_statistics(
     statistics: RunningStatistics, observations: Float[Array, "n d"], mask: Bool[Array, " n"] | None = None
 ) -> RunningStatistics:
-    """With some more observations (those the mask holds), by the pairwise formula of Chan et al. (1979)."""
+    """Add observations (those selected by the mask), by the pairwise formula of Chan et al. (1979)."""
     weight = jnp.ones(observations.shape[0]) if mask is None else mask.astype(observations.dtype)
     new = weight.sum()
     mean = (weight[:, None] * observations).sum(0) / jnp.maximum(new, 1.0)
@@ -43,12 +42,11 @@ def update_statistics(
 
 
 def normalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Zero mean, unit standard deviation."""
     return (x - _like(statistics.mean, x)) / _like(statistics.std, x)
 
 
 def denormalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """The inverse of `normalise`."""
+    """Inverse of `normalize`."""
     return x * _like(statistics.std, x) + _like(statistics.mean, x)
 
 

@@ -1,4 +1,4 @@
-"""What chooses the actions: anything that remembers, observes and acts."""
+"""Policies: choose actions from observations, with a memory."""
 
 import abc
 from collections.abc import Callable
@@ -17,11 +17,11 @@ Memory = Any
 
 
 class Policy(eqx.Module):
-    """Chooses an action at each decision, with a memory carried from one to the next (empty, if it needs none).
+    """Chooses an action at each decision, with a memory carried from one decision to the next (empty if not needed).
 
-    A policy is a frozen Equinox module: what changes is the memory it returns. This one takes turns:
+    A policy is a frozen Equinox module; its state is the memory it returns. This one cycles through four actions:
 
-        class Turns(Policy):
+        class Cycle(Policy):
             def start(self, *, key):
                 return jnp.zeros((), jnp.int32)
 
@@ -31,24 +31,22 @@ class Policy(eqx.Module):
 
     @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """The memory before the first observation."""
+        """Memory before the first observation."""
 
     @abc.abstractmethod
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """The action, given what is seen and the time since the last decision (0 at the first)."""
+        """Action and new memory, given the observation and the time since the last decision (0 at the first one)."""
 
 
 class Random(Policy):
-    """Every action alike."""
+    """Uniformly random actions."""
 
     actions: Discrete | Continuous = eqx.field(static=True)
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """Nothing."""
         return ()
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """Uniform over the actions."""
         if isinstance(self.actions, Discrete):
             return jax.random.randint(key, (), 0, self.actions.n), memory
         low, high = jnp.array(self.actions.low), jnp.array(self.actions.high)
@@ -56,16 +54,14 @@ class Random(Policy):
 
 
 class Constant(Policy):
-    """The same action always."""
+    """Always the same action."""
 
     action: Any
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """Nothing."""
         return ()
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """The action."""
         return jnp.asarray(self.action), memory
 
 
@@ -75,22 +71,20 @@ class Memoryless(Policy):
     choose: Callable[[Obs, Key[Array, ""]], Action]
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
-        """Nothing."""
         return ()
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
-        """What the function says."""
         return jnp.asarray(self.choose(obs, key)), memory
 
 
 def as_policy(policy: Policy | Callable[..., Any] | None, spec: Spec) -> Policy:
-    """A policy from what people write: None for random, a function of observation and key, or a policy."""
+    """Convert None (random), a function of (observation, key), or a `Policy` to a policy."""
     if policy is None:
         return Random(spec.actions)
     if isinstance(policy, Policy):
         return policy
     if isinstance(policy, type):
-        raise KairodeError(f"{policy.__name__} is a class: give an instance of it, {policy.__name__}(...).")
+        raise KairodeError(f"{policy.__name__} is a class: pass an instance, {policy.__name__}(...).")
     if callable(policy):
         return Memoryless(policy)
-    raise KairodeError(f"{policy!r} is no policy: give None for random, a function of (obs, key), or a Policy.")
+    raise KairodeError(f"{policy!r} is not a policy: pass None (random), a function of (obs, key), or a Policy.")

@@ -1,6 +1,7 @@
 """Experience replay as pure functions on arrays: uniform, and prioritised (Schaul et al. 2016).
 
-Items are any pytree. A full replay overwrites its oldest. Sampling from an empty one makes no sense and is not checked.
+Items are any pytree. A full buffer overwrites its oldest items. Sampling from an empty one is undefined and not
+checked.
 """
 
 import math
@@ -14,34 +15,33 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from kairode.errors import KairodeError
 
 GROUP = 16
-"""Items of a row that are summed up before one is looked for: short running sums are fast, long ones slow."""
+"""Items of a row that are summed before searching it: short cumulative sums are fast, long ones slow."""
 
 
 class Replay(eqx.Module):
-    """The latest items, in a ring."""
+    """Ring buffer of the latest items."""
 
     items: PyTree[Array]
-    """Each leaf with a leading axis of the capacity."""
+    """Each leaf has the capacity as its first axis."""
     cursor: Int[Array, "*agents"]
-    """Where the next item goes."""
+    """Index of the next item."""
     size: Int[Array, "*agents"]
-    """How many there are."""
+    """Number of items."""
 
     @property
     def capacity(self) -> int:
-        """How many it can hold."""
         return jax.tree.leaves(self.items)[0].shape[0]
 
 
 def empty(capacity: int, example: PyTree[Array]) -> Replay:
-    """A replay for items like the example."""
+    """An empty buffer for items like the example."""
     items = jax.tree.map(lambda x: jnp.zeros((capacity, *jnp.shape(x)), jnp.result_type(x)), example)
     zero = jnp.zeros((), jnp.int32)
     return Replay(items, zero, zero)
 
 
 def add(replay: Replay, items: PyTree[Array]) -> Replay:
-    """With several items more (their leading axis), at most as many as the capacity."""
+    """Add items (on their first axis), at most as many as the capacity."""
     where, count = _next_places(replay, items)
     return Replay(
         jax.tree.map(lambda old, new: old.at[where].set(new), replay.items, items),
@@ -51,7 +51,7 @@ def add(replay: Replay, items: PyTree[Array]) -> Replay:
 
 
 def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
-    """Items drawn uniformly, with replacement."""
+    """Draw items uniformly, with replacement."""
     where = jax.random.randint(key, (count,), 0, replay.size)
     return jax.tree.map(lambda x: x[where], replay.items)
 
@@ -59,30 +59,30 @@ def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
 def _next_places(replay: Replay, items: PyTree[Array]) -> tuple[Int[Array, " n"], int]:
     count = jax.tree.leaves(items)[0].shape[0]
     if count > replay.capacity:
-        raise KairodeError(f"{count} items at once are more than the replay's capacity of {replay.capacity}.")
+        raise KairodeError(f"{count} items exceed the replay buffer's capacity of {replay.capacity}.")
     return (replay.cursor + jnp.arange(count)) % replay.capacity, count
 
 
 class Prioritised(eqx.Module):
-    """A replay whose items are drawn with probability P(i) = p_i^alpha / sum_k p_k^alpha.
+    """Replay buffer whose items are drawn with probability P(i) = p_i^alpha / sum_k p_k^alpha.
 
-    The powers p^alpha stand in rows, with the sum of each row beside: drawing looks at the row sums, at the groups of
-    one row and at one group, and a change renews the sums of the rows it touches. That is cheaper than a tree here, and
-    no rounding builds up.
+    The powers p^alpha are stored in rows, with the sum of each row: drawing searches the row sums, the groups of one
+    row and one group, and a change updates the sums of the rows it touches. This is cheaper than a tree here, and
+    rounding errors do not accumulate.
     """
 
     replay: Replay
     powers: Float[Array, "rows width"]
-    """p_i^alpha; 0 where there is no item."""
+    """p_i^alpha; 0 for empty places."""
     sums: Float[Array, " rows"]
     highest: Float[Array, ""]
-    """The largest power so far, which new items get, so that each is soon seen."""
+    """The largest power so far, which new items get, so that each is soon drawn."""
     alpha: float = eqx.field(static=True)
     beta: float = eqx.field(static=True)
 
 
 class Draw(NamedTuple):
-    """Items, where they stand, and their importance weights."""
+    """Items, their indices and importance weights."""
 
     items: Any
     where: Any
@@ -90,21 +90,20 @@ class Draw(NamedTuple):
 
 
 def empty_prioritised(capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4) -> Prioritised:
-    """A prioritised replay for items like the example."""
     width = max(GROUP, 2 ** round(math.log2(math.sqrt(capacity))))
     rows = math.ceil(capacity / width)
     return Prioritised(empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta)
 
 
 def add_prioritised(memory: Prioritised, items: PyTree[Array]) -> Prioritised:
-    """With several items more, at the highest priority so far."""
     where, count = _next_places(memory.replay, items)
     renewed = eqx.tree_at(lambda m: m.replay, memory, add(memory.replay, items))
     return _set_powers(renewed, where, jnp.broadcast_to(memory.highest, (count,)))
 
 
 def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
-    """Items by priority, one from each of `count` equal parts of the total, with weights (N P(i))^-beta / max."""
+    """Stratified draw by priority, one item from each of `count` equal parts of the total, with weights (N
+    P(i))^-beta / max."""
     totals = jnp.cumsum(memory.sums)
     total = totals[-1]
     parts = (jnp.arange(count) + jax.random.uniform(key, (count,))) / count
@@ -121,7 +120,7 @@ def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
 
 
 def _pick(powers: Float[Array, " k"], mark: Float[Array, ""]) -> tuple[Int[Array, ""], Float[Array, ""]]:
-    """Which of the powers, laid end to end, the mark falls on, and how far into it."""
+    """Index of the power, laid end to end, in which the mark falls, and how far into it."""
     ends = jnp.cumsum(powers)
     mark = jnp.clip(mark, 0.0, _just_below(ends[-1]))
     index = (ends <= mark).sum()
@@ -131,7 +130,7 @@ def _pick(powers: Float[Array, " k"], mark: Float[Array, ""]) -> tuple[Int[Array
 def prioritise(
     memory: Prioritised, where: Int[Array, " n"], errors: Float[Array, " n"], *, least: float = 1e-6
 ) -> Prioritised:
-    """With the priorities |error| + least of the items drawn; an error that is no number counts as the highest."""
+    """Set the priorities |error| + least of drawn items; a non-finite error gets the highest."""
     sane = jnp.isfinite(errors)
     powers = jnp.where(sane, (jnp.abs(errors) + least) ** memory.alpha, memory.highest)
     highest = jnp.maximum(memory.highest, powers.max())
@@ -146,5 +145,5 @@ def _set_powers(memory: Prioritised, where: Int[Array, " n"], powers: Float[Arra
 
 
 def _just_below(x: Array) -> Array:
-    """A little less than x: a mark must fall short of the total, or it would point behind the last item."""
+    """The next smaller number: a mark must stay below the total, or it would point past the last item."""
     return x * (1 - 1e-6)

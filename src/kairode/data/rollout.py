@@ -1,4 +1,4 @@
-"""Whole episodes in one compiled call: any policy and schedule, on any JAX environment, real or imagined."""
+"""Whole episodes in one compiled call: any policy and schedule, on any JAX environment."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from kairode.errors import KairodeError
 
 
 class Record(NamedTuple):
-    """What is written down of one decision."""
+    """Recorded data of one decision."""
 
     action: Any
     interval: Any
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class RolloutState(NamedTuple):
-    """Where one episode stands, with what its policy remembers."""
+    """State of one episode, including the policy's memory."""
 
     moment: Moment
     memory: Memory
@@ -34,18 +34,18 @@ class RolloutState(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """Episodes side by side."""
+    """Several episodes."""
 
     first_obs: Any
     records: Record
-    """With axes (decision, episode); zeros where an episode is over."""
+    """Axes (decision, episode); zeros after the end of an episode."""
     length: Any
     terminated: Any
     truncated: Any
 
 
 def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int) -> Rollout:
-    """An episode for each key, until the last one ends or `limit` decisions are taken. To be compiled by the caller."""
+    """One episode per key, until all have ended or `limit` decisions are taken. The caller compiles it."""
     episodes = jax.vmap(partial(start, env, policy))(keys)
     first_obs = episodes.moment.obs
     step = jax.vmap(partial(rollout_step, env, policy, schedule))
@@ -66,7 +66,6 @@ def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Arra
 
 
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:
-    """The beginning of one episode."""
     policy_key, reset_key = jax.random.split(jax.random.fold_in(key, 0))
     moment = begin_episode(env, key=reset_key)
     off = jnp.zeros((), bool)
@@ -76,7 +75,7 @@ def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState
 def rollout_step(
     env: Environment, policy: Policy, schedule: Schedule, episode: RolloutState, key: Key[Array, ""]
 ) -> tuple[RolloutState, Record]:
-    """One decision of one episode. Where the episode is over, no time passes and nothing changes."""
+    """One decision of one episode. If the episode is over, nothing changes."""
     going = ~(episode.terminated | episode.truncated)
     keys = jax.random.split(jax.random.fold_in(key, episode.moment.count + 1), 3)
     action, memory = policy.act(episode.memory, episode.moment.obs, episode.elapsed, key=keys[0])
@@ -91,11 +90,11 @@ def rollout_step(
 
 
 def check_kind(spec: Spec, action: Any) -> None:
-    """Refuse an action of the wrong shape or kind; its value is looked at after the episodes."""
+    """Check the shape and type of an action; its value is checked after the episodes."""
     if isinstance(spec.actions, Discrete):
         if jnp.shape(action) != () or not jnp.issubdtype(jnp.result_type(action), jnp.integer):
             raise KairodeError(
-                f"a policy for '{spec.name}' must return one whole number, got {jax.typeof(jnp.asarray(action))}."
+                f"a policy for '{spec.name}' must return one integer, got {jax.typeof(jnp.asarray(action))}."
             )
     elif jnp.shape(action) != (spec.actions.n,):
         raise KairodeError(

@@ -1,4 +1,4 @@
-"""What controls did, as rows of numbers: one array serves the replay on the device, models' data and checkpoints."""
+"""Decisions with continuous actions as rows of one array, for the replay buffer, the models' data and checkpoints."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from kairode.envs.core import Spec
 
 
 class StepRow(NamedTuple):
-    """One decision: what was seen, done, earned and seen next; any leading axes."""
+    """One decision: observation, action, reward and next observation; any leading axes."""
 
     seen_obs: Any
     next_seen_obs: Any
@@ -16,43 +16,42 @@ class StepRow(NamedTuple):
     reward: Any
     tau: Any
     terminated: Any
-    """1 where the process ended."""
+    """1 if the process terminated."""
     first: Any
-    """1 at an episode's first decision."""
+    """1 at the first decision of an episode."""
 
 
 def width(spec: Spec) -> int:
-    """Numbers in a row."""
+    """Length of a row."""
     return 2 * len(spec.observations) + spec.actions.n + 4
 
 
 def pack_row(row: StepRow) -> np.ndarray:
-    """As one array, fields behind each other on the last axis."""
     scalars = [np.asarray(x, np.float32)[..., None] for x in row[3:]]
     return np.concatenate([row.seen_obs, row.next_seen_obs, row.control, *scalars], axis=-1).astype(np.float32)
 
 
 def unpack_row(spec: Spec, rows: Any) -> StepRow:
-    """The inverse of `pack`, for NumPy and JAX arrays."""
+    """Inverse of `pack_row`, for NumPy and JAX arrays."""
     d = len(spec.observations)
     scalars = (rows[..., i] for i in range(-4, 0))
     return StepRow(rows[..., :d], rows[..., d : 2 * d], rows[..., 2 * d : -4], *scalars)
 
 
 class Chunks(NamedTuple):
-    """Stretches of episodes, padded: [piece, decision, ..]; observations one more than decisions."""
+    """Chunks of episodes, padded: [chunk, decision, ..]; one more observation than decisions."""
 
     seen_obs: np.ndarray
     control: np.ndarray
     tau: np.ndarray
     real: np.ndarray
-    """Which decisions are not padding."""
+    """Mask of the decisions that are not padding."""
     episode: np.ndarray
-    """Which episode a piece is of, [piece]."""
+    """Episode number of each chunk, [chunk]."""
 
 
 def cut(spec: Spec, rows: np.ndarray, most: int) -> Chunks:
-    """Cut what happened, in order, into pieces of at most so many decisions, none across the end of an episode."""
+    """Cut decisions, in order, into chunks of at most `most`, none across the end of an episode."""
     row = unpack_row(spec, rows)
     first = row.first > 0
     first[:1] = True
@@ -60,7 +59,7 @@ def cut(spec: Spec, rows: np.ndarray, most: int) -> Chunks:
     number = np.arange(len(rows)) - np.flatnonzero(first)[episode]
     begins = np.flatnonzero(number % most == 0)
     lengths = np.diff(np.append(begins, len(rows)))
-    steps = np.minimum(np.arange(most), lengths[:, None] - 1)  # behind a piece's end, its last decision again
+    steps = np.minimum(np.arange(most), lengths[:, None] - 1)  # padding repeats a chunk's last decision
     index = begins[:, None] + steps
     real = np.arange(most) < lengths[:, None]
     seen_obs = np.concatenate([row.seen_obs[begins][:, None], row.next_seen_obs[index]], axis=1)

@@ -1,10 +1,10 @@
-"""Experience as a Parquet table, one row per decision time, checked as it is read.
+"""Trajectories as Parquet tables, one row per decision time, validated on reading.
 
-Columns: `episode`, `t` (float64, strictly increasing within an episode), the observations, `action` (a name or a
-whole number) or `action_NAME` for each control, `reward` (of the interval that follows), `terminated`, `truncated`.
-The last row of an episode is its last observation: it has no action and no reward, and says how the episode ended. The
-environment and all units stand in the file's metadata under "kairode"; a table without them is read all the same, and
-what they would say is taken from its columns.
+Columns: `episode`, `t` (float64, strictly increasing within an episode), the observations, `action` (a name or an
+integer) or `action_NAME` for each continuous action, `reward` (of the interval that follows), `terminated`,
+`truncated`. The last row of an episode is its last observation: it has no action and no reward, and tells how the
+episode ended. The environment and all units are stored in the file's metadata under "kairode"; without them, they are
+inferred from the columns.
 """
 
 import json
@@ -25,9 +25,9 @@ KEY = b"kairode"
 
 
 def write(path: str | Path, trajectory: Trajectory) -> None:
-    """Write many episodes, or one, to a file that is there whole or not at all."""
+    """Write one or many episodes, atomically."""
     if not isinstance(trajectory, Trajectory):
-        raise KairodeError(f"{trajectory!r} is no trajectory: give what kairode.collect or kairode.read returned.")
+        raise KairodeError(f"{trajectory!r} is not a trajectory: pass a result of kairode.collect or kairode.read.")
     spec = trajectory.spec
     if np.ndim(trajectory.length) == 0:
         trajectory = trajectory[None]
@@ -59,11 +59,11 @@ def write(path: str | Path, trajectory: Trajectory) -> None:
 
 
 def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
-    """Read and check episodes; the first thing wrong is named with file, row (from 0) and column.
+    """Read and validate episodes. An error names the file, row (from 0) and column of the first problem.
 
-    A table of our own says what it is about. For another, a `spec` can (names, units, discount): `env.task.spec`, or
-    one that you write. Without it every column that has no meaning of its own is an observation, the discount is 1, and
-    named actions are in alphabetical order.
+    Files written by Kairode describe themselves. For others, pass a `spec` (names, units, discount): `env.task.spec`,
+    or your own. Without one, every column without a reserved name is an observation, the discount is 1, and action
+    names are in alphabetical order.
     """
     table = _open(path)
     spec = spec or _spec(path, table)
@@ -85,35 +85,35 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
 def _open(path: str | Path) -> pa.Table:
     path = Path(path)
     if path.is_dir():
-        raise KairodeError(f"{path} is a folder: give the file in it.")
+        raise KairodeError(f"{path} is a folder: give a file.")
     if not path.is_file():
         raise KairodeError(f"{path}: no such file.")
     if path.stat().st_size == 0:
-        raise KairodeError(f"{path} is empty: 0 bytes. Write it again.")
+        raise KairodeError(f"{path} is empty (0 bytes).")
     try:
         table = pq.ParquetFile(path).read()
         names = table.column_names
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise KairodeError(f"{path}: the column '{twice}' stands there twice.")
+            raise KairodeError(f"{path}: the column '{twice}' occurs twice.")
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         raise KairodeError(
-            f"{path} is not a whole Parquet file: it is cut off, damaged, or of another kind, such as CSV."
+            f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV."
         ) from error
     if table.num_rows == 0:
-        raise KairodeError(f"{path} is empty: it has columns but no rows.")
+        raise KairodeError(f"{path} has columns but no rows.")
     return table
 
 
 def _spec(path: str | Path, table: pa.Table) -> Spec:
-    """What the file's metadata say, or else what its columns show."""
+    """The spec in the file's metadata, or inferred from its columns."""
     raw = (table.schema.metadata or {}).get(KEY)
     if raw is None:
         return spec_from_table(path, table)
     try:
         return spec_from_dict(json.loads(raw))
     except (ValueError, KeyError, TypeError) as error:
-        raise KairodeError(f"{path}: the metadata under 'kairode' cannot be understood ({error}).") from error
+        raise KairodeError(f"{path}: the metadata under 'kairode' is invalid ({error}).") from error
 
 
 def _action_columns(spec: Spec) -> list[str]:
@@ -121,32 +121,30 @@ def _action_columns(spec: Spec) -> list[str]:
 
 
 class Check:
-    """Columns as arrays, or an error that says where the first fault lies."""
+    """Columns as validated arrays; errors name the location of the first fault."""
 
     def __init__(self, path: str | Path, table: pa.Table) -> None:
         self.path, self.table = path, table
 
     def fault(self, row: int, column: str, what: str) -> KairodeError:
-        """The error for one cell."""
         return KairodeError(f"{self.path}, row {row}, column '{column}': {what}.")
 
     def nulls(self, column: str) -> np.ndarray:
-        """Which cells are empty."""
+        """Mask of the empty cells."""
         return self.table[column].is_null().to_numpy()
 
     def no_gaps(self, columns: list[str]) -> None:
-        """Refuse empty cells."""
         for column in columns:
             if (gaps := self.nulls(column)).any():
                 raise self.fault(int(gaps.argmax()), column, "the value is missing")
 
     def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
-        """Finite numbers; with `last`, cells are empty exactly in the last rows and come back as 0."""
+        """Finite numbers; with `last`, cells must be empty exactly in the last rows and are returned as 0."""
         kind = self.table.schema.field(column).type
         if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-            times, others = "Give times as days or hours since a start.", "Leave out a column that is no observation."
+            times, others = "Give times as days or hours since a start.", "Drop columns that are not observations."
             hint = times if column == "t" else others
-            raise KairodeError(f"{self.path}, column '{column}': numbers are needed, the column holds {kind}. {hint}")
+            raise KairodeError(f"{self.path}, column '{column}': numbers are required, the column holds {kind}. {hint}")
         if last is not None:
             self.empty_in_last(column, last)
         values = self.table[column].cast(pa.float64(), safe=False).fill_null(0).to_numpy()
@@ -159,9 +157,9 @@ class Check:
         return values
 
     def empty_in_last(self, column: str, last: np.ndarray) -> None:
-        """Refuse an action or reward in an episode's last row, and the lack of one in any other.
+        """Require an action or reward in all rows of an episode but the last.
 
-        In a last row NaN counts as empty: some programs write nothing else.
+        In a last row NaN counts as empty: some programs cannot write anything else.
         """
         nulls = self.nulls(column)
         if pa.types.is_floating(self.table.schema.field(column).type):
@@ -170,21 +168,21 @@ class Check:
             raise self.fault(int((nulls & ~last).argmax()), column, "the value is missing")
         if (~nulls & last).any():
             row = int((~nulls & last).argmax())
-            raise self.fault(row, column, "the last row of an episode must leave this empty, as no interval follows")
+            raise self.fault(row, column, "must be empty in the last row of an episode, as no interval follows")
 
     def single(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
-        """Finite numbers that float32 can hold, in which all is computed."""
+        """Finite numbers that fit into float32, the precision of all computations."""
         values = self.numbers(column, last)
         bad = np.abs(values) > np.finfo(np.float32).max
         if bad.any():
             row = int(bad.argmax())
-            raise self.fault(row, column, f"{values[row]:g} is too large for single precision; use a larger unit")
+            raise self.fault(row, column, f"{values[row]:g} exceeds single precision; use a larger unit")
         return values
 
     def episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which rows are first and last of their episode, and the times.
+        """Masks of the first and last rows of episodes, and the times.
 
-        An episode is named by a number or a word; its rows must stand together, in order of time.
+        Episodes are identified by numbers or strings; their rows must be contiguous and ordered by time.
         """
         episode = np.asarray(self.table["episode"].to_pylist(), object)
         t = self.numbers("t").astype(np.float64)
@@ -203,37 +201,37 @@ class Check:
             raise self.fault(row, "t", f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
         lost = np.append(False, (np.diff(t).astype(np.float32) <= 0) & ~changes)
         if lost.any():
-            raise self.fault(int(lost.argmax()), "t", "the interval before is too short for single precision")
+            raise self.fault(int(lost.argmax()), "t", "the preceding interval is too short for single precision")
         lone = first & last
         if lone.any():
             row = int(lone.argmax())
-            raise self.fault(row, "episode", f"episode {episode[row]} has one row only: no interval, nothing to learn")
+            raise self.fault(row, "episode", f"episode {episode[row]} has only one row: at least two are required")
         return first, last, t
 
     def flags(self, column: str, last: np.ndarray) -> np.ndarray:
-        """Truth values, true in last rows only."""
+        """Booleans, true only in last rows."""
         kind = self.table.schema.field(column).type
         values = self.numbers(column) if pa.types.is_integer(kind) else self.table[column].to_numpy()
         if not (pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and np.isin(values, (0, 1)).all())):
-            raise KairodeError(f"{self.path}, column '{column}': true or false is needed, the column holds {kind}.")
+            raise KairodeError(f"{self.path}, column '{column}': booleans are required, the column holds {kind}.")
         values = values.astype(bool)
         if (values & ~last).any():
             raise self.fault(int((values & ~last).argmax()), column, "true in a row that is not its episode's last")
         return values[last]
 
     def exactly_one_end(self, terminated: np.ndarray, truncated: np.ndarray, last: np.ndarray) -> None:
-        """Refuse an episode that says both of its end, or nothing."""
         wrong = terminated == truncated
         if wrong.any():
             row = int(np.flatnonzero(last)[wrong.argmax()])
             raise self.fault(
                 row,
                 "truncated",
-                "an episode's last row must say either terminated (the process ended) or truncated (the record did)",
+                "the last row of an episode must be either terminated (the process ended) or truncated (the record "
+                "ended)",
             )
 
     def actions(self, spec: Spec, last: np.ndarray) -> np.ndarray:
-        """Indices of named actions, or controls within their bounds."""
+        """Indices of discrete actions, or continuous actions within their bounds."""
         if isinstance(spec.actions, Continuous):
             columns = _action_columns(spec)
             controls = np.stack([self.numbers(column, last) for column in columns], axis=1)
@@ -246,10 +244,10 @@ class Check:
         return self.named_actions(spec.actions, last)
 
     def named_actions(self, actions: Discrete, last: np.ndarray) -> np.ndarray:
-        """Indices of actions given by name or by index."""
+        """Indices of actions given by name or index."""
         self.empty_in_last("action", last)
         if pa.types.is_boolean(self.table.schema.field("action").type):
-            raise KairodeError(f"{self.path}, column 'action': give names or whole numbers, not true and false.")
+            raise KairodeError(f"{self.path}, column 'action': give names or integers, not booleans.")
         given = self.table["action"].to_pylist()
         known: dict[Any, int] = {name: i for i, name in enumerate(actions.names)} | {i: i for i in range(actions.n)}
         codes = np.zeros(len(given), np.int64)
@@ -273,7 +271,7 @@ def _padded(
     reward: np.ndarray,
     ends: dict[str, np.ndarray],
 ) -> Trajectory:
-    """Rows as episodes of one length."""
+    """Rows as padded episodes."""
     heads, tails = np.flatnonzero(first), np.flatnonzero(last)
     length = tails - heads
     place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])

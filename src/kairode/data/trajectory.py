@@ -1,4 +1,4 @@
-"""Episodes as arrays: padded to one length, with the true length beside. One type for one episode and for many."""
+"""Episodes as padded arrays; one type for one episode and for many."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from kairode.envs.core import Spec, decimal
 
 
 class Trajectory(eqx.Module):
-    """An episode of `length` decisions, padded to T; many episodes have a leading axis more.
+    """An episode of `length` decisions, padded to T; many episodes have one more leading axis.
 
-    Decision k sees observation[k], takes action[k], and after interval[k] earns reward[k] and sees
-    observation[k + 1]. Behind the length, intervals and rewards are 0 and the last observation stands still.
+    At decision k the agent observes observation[k] and takes action[k]; after interval[k] it receives reward[k] and
+    observes observation[k + 1]. In the padding, intervals and rewards are 0 and the last observation is repeated.
     """
 
     spec: Spec = eqx.field(static=True)
@@ -25,34 +25,34 @@ class Trajectory(eqx.Module):
     reward: Float[Array | np.ndarray, "*batch T"]
     length: Int[Array | np.ndarray, "*batch"]
     terminated: Bool[Array | np.ndarray, "*batch"]
-    """Whether the process itself ended the episode."""
+    """True if the process terminated."""
     truncated: Bool[Array | np.ndarray, "*batch"]
-    """Whether the horizon or the cap on decisions did."""
+    """True if the horizon or the cap on decisions was reached."""
 
     @property
     def mask(self) -> Any:
-        """Which decisions are real."""
+        """Mask of the decisions that are not padding."""
         return np.arange(self.interval.shape[-1]) < self.length[..., None]
 
     @property
     def time(self) -> Any:
-        """The time of each observation, from 0, in the environment's unit (float64)."""
+        """Time of each observation, from 0, in the environment's unit (float64)."""
         passed = np.cumsum(decimal(np.asarray(self.interval)), axis=-1)
         return np.concatenate([np.zeros((*passed.shape[:-1], 1)), passed], axis=-1)
 
     @property
     def decisions(self) -> int:
-        """How many decisions there are in all."""
+        """Total number of decisions."""
         return int(np.sum(self.length))
 
     @property
     def undiscounted(self) -> Any:
-        """The sum of each episode's rewards."""
+        """Return of each episode."""
         return np.asarray(self.reward, np.float64).sum(-1)
 
     @property
     def discounted(self) -> Any:
-        """The sum of rewards, each times gamma^t with t the time of its decision in ticks."""
+        """Discounted return of each episode: rewards times gamma^t, with t the time of their decision in ticks."""
         ticks = self.time[..., :-1] / self.spec.tick
         return (np.asarray(self.reward, np.float64) * self.spec.discount**ticks).sum(-1)
 
@@ -60,18 +60,17 @@ class Trajectory(eqx.Module):
         return len(self.length)
 
     def __getitem__(self, index: Any) -> "Trajectory":
-        """Some of many episodes."""
         return jax.tree.map(lambda x: x[index], self)
 
 
 def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Observations whose padding repeats each episode's last."""
+    """Replace the padding of observations by each episode's last one."""
     index = np.minimum(np.arange(observation.shape[1]), length[:, None])
     return np.take_along_axis(observation, index[..., None], axis=1)
 
 
 def join(parts: Sequence[Trajectory]) -> Trajectory:
-    """The episodes of several trajectories of one system, padded to the longest."""
+    """Concatenate trajectories of one system, padded to the longest."""
     longest = max(part.interval.shape[1] for part in parts)
 
     def padded(name: str) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""What happens: semi-Markov decision processes with irregular intervals.
+"""Environments: semi-Markov decision processes with irregular intervals.
 
-Pure JAX ones (`Environment`) run by the thousand in one `vmap`; host ones (`HostEnvironment`, MuJoCo in C) share their
-`Task` and are stepped side by side. `make` builds either by name.
+JAX environments (`Environment`) run in parallel under `vmap`; host environments (`HostEnvironment`, such as MuJoCo)
+share their `Task` and are stepped in threads. `make` creates either by name.
 """
 
 from kairode.envs.acrobot import Acrobot

@@ -1,7 +1,7 @@
-"""Acrobot: swing a two-link pendulum up by a torque on the joint between its links.
+"""Acrobot: swing up a two-link pendulum by a torque on the joint between its links.
 
-The dynamics of Sutton and Barto's book (section 11.3 of the first edition), the ones Gymnasium's Acrobot
-has, observed as angles and angular velocities.
+Dynamics of Sutton and Barto's book (section 11.3 of the first edition), the same as Gymnasium's Acrobot; observed are
+angles and angular velocities.
 """
 
 import math
@@ -17,7 +17,7 @@ from kairode.envs.integrate import integrate
 from kairode.errors import KairodeError
 
 MASS = LENGTH = INERTIA = 1.0
-"""Of either link: mass (kg), length (m), moment of inertia (kg m^2)."""
+"""Of each link: mass (kg), length (m), moment of inertia (kg m^2)."""
 CENTRE = 0.5
 """Distance of a link's centre of mass from its upper joint, m."""
 GRAVITY = 9.8
@@ -26,16 +26,16 @@ MAX_VELOCITY = (4 * math.pi, 9 * math.pi)
 
 
 def height(theta1: Float[Array, ""], theta2: Float[Array, ""]) -> Float[Array, ""]:
-    """The tip's height above the pivot, in link lengths."""
+    """Height of the tip above the pivot, in link lengths."""
     return -jnp.cos(theta1) - jnp.cos(theta1 + theta2)
 
 
 Motion = tuple[Array, Array, Array, Array]
-"""Angles and velocities as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
+"""Angles and velocities as scalars: under vmap each is a contiguous vector, which is fastest on the CPU."""
 
 
 def acrobot_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
-    """The equations of motion, book version, both links alike."""
+    """Equations of motion, book version, with equal links."""
     theta1, theta2, dtheta1, dtheta2 = motion
     m, length, lc, i, g = MASS, LENGTH, CENTRE, INERTIA, GRAVITY
     sin2, cos2 = jnp.sin(theta2), jnp.cos(theta2)
@@ -54,7 +54,7 @@ def acrobot_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
 
 
 def wrap_and_clip(motion: Motion) -> Motion:
-    """Wrap the angles into [-pi, pi), bound the velocities."""
+    """Wrap the angles into [-pi, pi) and clip the velocities."""
     theta1, theta2, dtheta1, dtheta2 = motion
 
     def wrap(angle: Array) -> Array:
@@ -65,7 +65,7 @@ def wrap_and_clip(motion: Motion) -> Motion:
 
 
 class AcrobotTask(Task):
-    """The reward is the tip's height at the next decision; above 1 the episode ends."""
+    """The reward is the tip's height at the next decision; above 1 the episode terminates."""
 
     spec: Spec = eqx.field(static=True)
 
@@ -74,12 +74,11 @@ class AcrobotTask(Task):
         return height(next_obs[0], next_obs[1])
 
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
-        """Whether the tip is more than one link's length above the pivot."""
         return height(obs[0], obs[1]) > 1.0
 
 
 class Acrobot(Environment):
-    """Both links hang down at first; three torques; intervals of 0.2 to 1.0 s."""
+    """Swing up a two-link pendulum that initially hangs down; three torques; intervals of 0.2 to 1.0 s."""
 
     deterministic: ClassVar[bool] = True
 
@@ -102,13 +101,12 @@ class Acrobot(Environment):
 
     @property
     def action_mode(self) -> Literal["held", "once"]:
-        """The torque is held, but with one integration step per interval two intervals of tau are not one of 2 tau:
-        states on the way are then those of shorter intervals from the decision, as `once` computes them."""
+        """Held; with one integration step per interval, however, two intervals of tau differ from one of 2 tau, and
+        states in between are computed from the decision, as for `once`."""
         return "once" if math.isinf(self.substep) else "held"
 
     @property
     def task(self) -> AcrobotTask:
-        """Reward, goal and sizes."""
         limits = (math.pi, math.pi, *MAX_VELOCITY)
         names = ("theta1", "theta2", "dtheta1", "dtheta2")
         units = ("rad", "rad", "rad/s", "rad/s")
@@ -127,19 +125,15 @@ class Acrobot(Environment):
         return AcrobotTask(spec)
 
     def reset(self, *, key: Key[Array, ""]) -> Float[Array, "4"]:
-        """Nearly hanging, nearly at rest."""
         return jax.random.uniform(key, (4,), minval=-0.1, maxval=0.1)
 
     def observe(self, state: Float[Array, "4"]) -> Obs:
-        """Everything."""
         return state
 
     def restored(self, obs: Obs) -> Float[Array, "4"]:
-        """The observation itself."""
         return obs
 
     def interval(self, state: Float[Array, "4"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
-        """Uniform on multiples of 0.2 s."""
         low, high = (round(5 * tau) for tau in self.intervals)
         return jax.random.randint(key, (), low, high + 1).astype(state.dtype) / 5
 

@@ -1,4 +1,4 @@
-"""How many examples to simulate in one call: the batch size that is fastest on this machine."""
+"""Batch sizes of simulations: the one that is fastest on this machine."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import jax
 
 
 def max_batch() -> int:
-    """The largest batch of one simulation loop.
+    """Largest batch of one simulation loop.
 
     On the CPU a loop of many small steps is fastest while each step stays on one core: beyond a batch of 128 XLA
     splits every step over threads, which costs several times the computation itself (measured: a step of the HIV
@@ -23,7 +23,7 @@ def cores() -> int:
 
 
 def batched_vmap(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`vmap` over the leading axis of all arguments, in batches of `max_batch` one after the other."""
+    """`vmap` over the first axis of all arguments, in consecutive batches of `max_batch`."""
 
     def batched(*args: Any) -> Any:
         size = jax.tree.leaves(args)[0].shape[0]

@@ -1,8 +1,8 @@
-"""Whether an environment passes through the states between decisions that its transitions lead to.
+"""Consistency of the states between decisions with an environment's transitions.
 
-Rewards on every finest step, and schedules chosen by the true dynamics, follow an interval step by step. That is the
-same system only if two intervals of tau under one action equal one of 2 tau. A pill that `transition` gives at the
-start of every interval would be given again at every step.
+Accrued rewards and schedules chosen by the true dynamics follow an interval step by step. That is the same system only
+if two intervals of tau under one action equal one of 2 tau: a pill that `transition` gives at the start of every
+interval would be given again at every step.
 """
 
 import functools
@@ -16,21 +16,21 @@ from kairode.envs.core import Discrete, Environment, Spec
 from kairode.errors import KairodeError, unknown
 
 TRIALS = 16
-"""States and actions that are tried."""
+"""Number of states and actions tried."""
 DRAWS = 128
-"""Of the noise for each of them, where there is any."""
+"""Noise samples for each of them, if the system is stochastic."""
 TOLERANCE = 0.02
-"""Of how far a variable moves: integration in other substeps differs by less, a second dose by much more."""
+"""Relative to a variable's change: integration with other substeps differs by less, a second dose by much more."""
 ERRORS = 6.0
-"""Standard errors that two means may lie apart."""
+"""Standard errors by which two means may differ."""
 
 
 def check_course(env: Environment) -> None:
-    """Refuse an environment with held actions in which two intervals of tau do not equal one of 2 tau.
+    """Raise if, with held actions, two intervals of tau do not equal one of 2 tau.
 
-    Tried once for each environment, in a few states near its start. With noise the means over many draws are compared,
-    so that only differences beyond their standard errors are found. Nothing is promised, and nothing tried, where
-    actions act once or the environment has a `course` of its own.
+    Checked once per environment, in a few states near its start. With noise the means over many samples are compared,
+    so only differences beyond their standard errors are found. Not checked if actions act once or the environment
+    overrides `course`.
     """
     if env.action_mode not in ("held", "once"):
         raise unknown("action_mode", str(env.action_mode), ("held", "once"), where=f"of '{env.task.spec.name}'")
@@ -38,7 +38,7 @@ def check_course(env: Environment) -> None:
         return
     try:
         _checked_once(env)
-    except TypeError:  # a field that holds an array cannot be a key of the cache
+    except TypeError:  # a field with an array is not hashable
         _checked(env)
 
 
@@ -70,22 +70,22 @@ _checked_once = functools.lru_cache(maxsize=256)(_checked)
 
 
 def _half(spec: Spec) -> float:
-    """Half of the longest interval, in whole finest steps where it has two of them."""
+    """Half of the longest interval, rounded down to finest time steps if it has at least two."""
     steps = int(spec.intervals.high / spec.finest + 1e-6)
     return round(spec.finest * max(steps // 2, 1), 9) if steps else spec.intervals.high / 2
 
 
 def _observed(env: Environment, tau: float, draws: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is observed [trials, draws, obs] at some states, after one interval of 2 tau and after two of tau."""
+    """Observations [trials, draws, obs] at the start, after one interval of 2 tau, and after two of tau."""
     keys = jax.random.split(jax.random.key(0), 6)
     first, action = (jnp.repeat(actions, draws, axis=0) for actions in _actions(env.task.spec, keys[0]))
-    lanes = TRIALS * draws
-    # Compiled once for all intervals. The draws of a trial begin in the same state.
+    count = TRIALS * draws
+    # Compiled once for all intervals. The draws of a trial start in the same state.
     move = jax.jit(jax.vmap(lambda state, action, tau, key: env.transition(state, action, tau, key=key)))
-    short = jnp.full(lanes, tau, jnp.float32)
+    short = jnp.full(count, tau, jnp.float32)
     same = [jnp.repeat(jax.random.split(key, TRIALS), draws) for key in keys[1:3]]
     state = move(jax.vmap(lambda key: env.reset(key=key))(same[0]), first, short, same[1])
-    one_key, half_key, rest_key = (jax.random.split(key, lanes) for key in keys[3:])
+    one_key, half_key, rest_key = (jax.random.split(key, count) for key in keys[3:])
     one = move(state, action, 2 * short, one_key)
     two = move(move(state, action, short, half_key), action, short, rest_key)
     seen = (np.asarray(jax.vmap(env.observe)(x), np.float64) for x in (state, one, two))
@@ -94,7 +94,7 @@ def _observed(env: Environment, tau: float, draws: int) -> tuple[np.ndarray, np.
 
 
 def _actions(spec: Spec, key: Key[Array, ""]) -> tuple[Array, Array]:
-    """A first and a second action for each trial; the second ones are all named actions in turn."""
+    """First and second action of each trial; the second ones cycle through all discrete actions."""
     if isinstance(spec.actions, Discrete):
         return jax.random.randint(key, (TRIALS,), 0, spec.actions.n), jnp.arange(TRIALS) % spec.actions.n
     low, high = jnp.array(spec.actions.low), jnp.array(spec.actions.high)

@@ -1,4 +1,4 @@
-"""What a semi-Markov decision process is here: a task, its dynamics, and the step from one decision to the next.
+"""The definition of a semi-Markov decision process: a task, its dynamics, and the step between decisions.
 
 Everything is written for one example; `vmap` at the call site.
 """
@@ -25,44 +25,44 @@ State = Any
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One observed number."""
+    """An observed variable."""
 
     name: str
     unit: str
     low: float = -math.inf
     high: float = math.inf
     relative: bool = False
-    """Whether only its changes matter, to the dynamics and to the reward: a place on an endless plane."""
+    """Whether only its changes matter, to dynamics and reward, such as a position on an infinite plane."""
     log: tuple[float, float] | None = None
-    """Mean and standard deviation of the log10, where the number is a quantity's standardised logarithm."""
+    """Mean and standard deviation of the log10, if the variable is a standardised logarithm of a quantity."""
     quantity_unit: str = ""
-    """The unit of that quantity."""
+    """Unit of that quantity."""
 
     def quantity(self, values: np.ndarray) -> np.ndarray:
-        """The values as people read them: the quantity behind a logarithm, all others as they are."""
+        """The quantity behind a standardised logarithm; other values unchanged."""
         return values if self.log is None else 10.0 ** (values * self.log[1] + self.log[0])
 
     @property
     def read_in(self) -> str:
-        """The unit that people read."""
+        """Unit of `quantity`."""
         return self.unit if self.log is None else self.quantity_unit
 
 
 @dataclasses.dataclass(frozen=True)
 class Discrete:
-    """One of several named actions, given by its index."""
+    """Discrete actions, given by index."""
 
     names: tuple[str, ...]
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """Number of actions."""
         return len(self.names)
 
 
 @dataclasses.dataclass(frozen=True)
 class Continuous:
-    """A vector of named controls, each within bounds of its own."""
+    """A vector of named actions, each with its own bounds."""
 
     names: tuple[str, ...]
     low: tuple[float, ...]
@@ -70,25 +70,25 @@ class Continuous:
 
     @property
     def n(self) -> int:
-        """How many controls there are."""
+        """Number of actions."""
         return len(self.names)
 
     def contain(self, values: np.ndarray) -> np.ndarray:
-        """Which controls (on the last axis) lie within their bounds, but for rounding."""
+        """Mask of the actions (last axis) within their bounds, up to rounding."""
         slack = 1e-5 * (np.array(self.high) - np.array(self.low))
         return (values >= np.array(self.low) - slack) & (values <= np.array(self.high) + slack)
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """The times that may pass between two decisions, in the environment's unit of time."""
+    """Possible times between two decisions, in the environment's unit of time."""
 
     low: float
     high: float
     step: float
-    """Distance of neighbouring intervals of the environment's own schedule; 0 where they are continuous."""
+    """Distance between intervals of the environment's own schedule; 0 if they are continuous."""
     divisible: bool = True
-    """Whether the dynamics can also be run for times between these (physics in whole frames cannot)."""
+    """Whether the dynamics can be run for other times too (not for physics in whole frames)."""
 
     def __post_init__(self) -> None:
         if not (0 < self.low <= self.high < math.inf and self.step >= 0):
@@ -98,38 +98,38 @@ class Intervals:
 
     @property
     def classes(self) -> int | None:
-        """How many different intervals there are; None where they are continuous."""
+        """Number of different intervals; None if they are continuous."""
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     @property
     def whole(self) -> bool:
-        """Whether they are whole numbers."""
+        """Whether all intervals are integers."""
         return self.step == 1 and self.low == round(self.low)
 
 
 MOST_DECISIONS = 1_000_000
-"""Of one episode: more would not fit into memory."""
+"""Maximum per episode: more would not fit into memory."""
 RESERVED = ("episode", "t", "action", "reward", "terminated", "truncated")
-"""Columns of a table of experience that are not observations."""
+"""Table columns that are not observations."""
 
 
 def _description(default: Any) -> Any:
-    """A field that describes a task for people: two tasks that differ by it alone are the same."""
+    """A field that describes a task to readers and is ignored when tasks are compared."""
     return dataclasses.field(default=default, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The sizes and units of a task: all that is fixed before anything happens."""
+    """Sizes and units of a task."""
 
     name: str
     observations: tuple[Variable, ...]
     actions: Discrete | Continuous
     intervals: Intervals
     time_unit: str
-    """The unit of intervals, times and horizon, in words."""
+    """Unit of intervals, times and horizon, as a word."""
     tick: float = 1.0
-    """How much time models and discounts count as one: 1 unit, except acrobot's 0.2 s."""
+    """Unit of time of models and discounts: 1, except for acrobot's 0.2 s."""
     horizon: float = math.inf
     """An episode is truncated at the first decision at or after this time."""
     max_decisions: int | None = None
@@ -139,32 +139,31 @@ class Spec:
     discounted_objective: bool = False
     """Whether policies are evaluated by the discounted return; otherwise by the return."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """The environment's fields, name and value: what its files remember of it."""
+    """The environment's fields, name and value, stored in its files."""
     decision_name: str = _description("decision")
-    """What a decision of this system is called, in the singular: visit, inspection."""
+    """What a decision is called, in the singular: visit, inspection."""
     subject: str = _description("system")
-    """What the system is called in a sentence, in the singular: engine, greenhouse."""
+    """What the system is called, in the singular: engine, greenhouse."""
     measures: tuple[tuple[str, str], ...] = _description(())
-    """Names of the conditions that `Task.measures` checks, each an adjective ("healthy") with a sentence that explains
-    it."""
+    """Conditions checked by `Task.measures`: an adjective ("healthy") and a sentence that explains it."""
     regimes: tuple[str, ...] = _description(("all",))
-    """Names of the regimes that `Task.regime` tells apart."""
+    """Names of the regimes of `Task.regime`."""
     map_axes: tuple[str, str] | None = _description(None)
-    """The two observations over which a policy is drawn; None for the first two."""
+    """Two observations over which a policy is plotted; None for the first two."""
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]
         for name in names:
             if name in RESERVED or name.startswith("action_") or names.count(name) > 1:
                 raise KairodeError(
-                    f"an observation of '{self.name}' cannot be called '{name}': names differ from each other, "
-                    f"from {', '.join(RESERVED)}, and do not begin with action_."
+                    f"an observation of '{self.name}' cannot be called '{name}': names must be unique, not start with "
+                    f"action_, and not be one of {', '.join(RESERVED)}."
                 )
         if not self.horizon > 0:
             raise KairodeError(f"horizon must be positive, got {self.horizon} for '{self.name}'.")
         if self.max_decisions is not None and not (isinstance(self.max_decisions, int) and self.max_decisions >= 1):
             raise KairodeError(
-                f"max_decisions must be a whole number of at least 1, got {self.max_decisions} for '{self.name}'."
+                f"max_decisions must be an integer of at least 1, got {self.max_decisions} for '{self.name}'."
             )
         if not 0 <= self.discount <= 1:
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount} for '{self.name}'.")
@@ -175,11 +174,11 @@ class Spec:
 
     @property
     def finest(self) -> float:
-        """The shortest time over which rewards are given: the step of the intervals, or a tick."""
+        """Shortest time over which rewards are given: the step of the intervals, or a tick."""
         return self.intervals.step or self.tick
 
     def longest(self, shortest_interval: float) -> int:
-        """The most decisions an episode can have when no interval is shorter than this."""
+        """Maximum number of decisions per episode if no interval is shorter than this."""
         by_time = math.inf if math.isinf(self.horizon) else math.ceil(self.horizon / shortest_interval - 1e-6)
         by_count = math.inf if self.max_decisions is None else self.max_decisions
         longest = min(by_time, by_count)
@@ -187,37 +186,34 @@ class Spec:
             raise KairodeError(f"episodes of '{self.name}' never end: give it a horizon or max_decisions.")
         if longest > MOST_DECISIONS:
             raise KairodeError(
-                f"intervals of {shortest_interval:g} {self.time_unit}s make up to {longest:,} decisions in an episode "
-                f"of '{self.name}', more than {MOST_DECISIONS:,}: lengthen them or set max_decisions."
+                f"intervals of {shortest_interval:g} {self.time_unit}s allow up to {longest:,} decisions per episode "
+                f"of '{self.name}', more than {MOST_DECISIONS:,}: use longer intervals or set max_decisions."
             )
         return max(int(longest), 1)
 
 
 class Task(eqx.Module):
-    """All that a planner may know: sizes, reward and terminal as pure functions of what is observed."""
+    """What a planner may know: sizes, and reward and termination as pure functions of observations."""
 
     spec: eqx.AbstractVar[Spec]
 
     @abc.abstractmethod
     def reward(self, obs: Obs, action: Action, next_obs: Obs, tau: Tau) -> Float[Array, ""]:
-        """R(s, a, s', tau), what the interval tau earned."""
+        """R(s, a, s', tau): reward of an interval."""
 
     @abc.abstractmethod
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
-        """Whether the process ends here, looked at in decision times only."""
+        """Whether the process terminates here; checked at decisions only."""
 
     def measures(self, obs: Float[Array | np.ndarray, "... obs"]) -> dict[str, Any]:
         """Optional: whether each condition named in `spec.measures` holds.
 
-        An evaluation reports the share of the time that ended with it: {"healthy": 0.34}.
+        An evaluation reports the fraction of time for which it did: {"healthy": 0.34}.
         """
         return {}
 
     def regime(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """Optional: the index in `spec.regimes` of the regime that an observation belongs to.
-
-        Chosen intervals are listed for each.
-        """
+        """Optional: the index in `spec.regimes` of an observation's regime. Chosen intervals are listed by regime."""
         return jnp.zeros(obs.shape[:-1], jnp.int32)
 
 
@@ -226,45 +222,45 @@ class Environment(eqx.Module):
 
     task: eqx.AbstractVar[Task]
     deterministic: ClassVar[bool] = False
-    """Whether nothing random happens between decisions (nor at the start, unless `restored` knows the state), so that a
-    course can be run again."""
+    """Whether nothing is random between decisions (nor at the start, unless `restored` recovers the state), so that a
+    trajectory can be simulated again."""
 
     @property
     def action_mode(self) -> Literal["held", "once"]:
-        """How an action works: `held` throughout the interval (a treatment, a torque), or `once`, at the decision (a
+        """How an action acts: `held` throughout the interval (a treatment, a torque), or `once`, at the decision (a
         pill, an injection). A subclass sets it: `action_mode = "once"`.
 
-        Where it is held, two intervals of tau must equal one of 2 tau, and `course` goes from one time to the next.
-        Where it acts once, a second interval would repeat it, so `course` computes every time from the decision.
+        If held, two intervals of tau must equal one of 2 tau, and `course` steps from one time to the next. If the
+        action acts once, a second interval would repeat it, so `course` computes every time from the decision.
         """
         return "held"
 
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
-        """A start state."""
+        """Initial state."""
 
     @abc.abstractmethod
     def observe(self, state: State) -> Obs:
-        """What is seen of the state."""
+        """Observation of a state."""
 
     @abc.abstractmethod
     def interval(self, state: State, action: Action, *, key: Key[Array, ""]) -> Tau:
-        """The environment's own schedule: the time until the next decision, p(tau | s, a)."""
+        """The environment's own schedule: time to the next decision, p(tau | s, a)."""
 
     @abc.abstractmethod
     def transition(self, state: State, action: Action, tau: Tau, *, key: Key[Array, ""]) -> State:
-        """The state at time tau after the decision, p(s' | s, a, tau); see `action_mode` for how the action works."""
+        """State at time tau after the decision, p(s' | s, a, tau); see `action_mode`."""
 
     def restored(self, obs: Obs) -> State | None:
-        """The state behind an observation; None where it does not show the state whole."""
+        """The state of an observation; None if the state cannot be recovered."""
         return None
 
     def course(self, state: State, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]) -> State:
-        """The states at several times (ascending) after a decision, time in front.
+        """States at several times (ascending) after a decision; time is the first axis.
 
-        An action that acts once meets the same key at every time: each state then has its own right distribution, and
-        the last is the one that `transition` reaches. Where randomness must also agree along the path, draw it for each
-        step with `jax.random.fold_in(key, step)`, or write a `course` of your own.
+        An action that acts once uses the same key for every time: each state has the correct marginal distribution, and
+        the last equals `transition`. If noise must also agree along the path, draw it per step with
+        `jax.random.fold_in(key, step)`, or override `course`.
         """
         if self.action_mode == "once":
             return jax.vmap(lambda tau: self.transition(state, action, tau, key=key))(taus)
@@ -277,24 +273,24 @@ class Environment(eqx.Module):
         return jax.lax.scan(on, state, (waits, jax.random.split(key, len(taus))))[1]
 
     def earned(self, moment: "Moment", action: Action, state: State, obs: Obs, tau: Tau) -> Float[Array, ""]:
-        """What the interval earned that led from a moment to this state: the task's reward, of its two ends."""
+        """Reward of the interval from `moment` to this state."""
         return self.task.reward(moment.obs, action, obs, tau)
 
 
 class Moment(NamedTuple):
-    """Where an episode stands at a decision."""
+    """State of an episode at a decision."""
 
     state: Any
     obs: Any
     time: Any
     lag: Any
-    """What rounding left out of the time: thousands of intervals still add up to the horizon in float32."""
+    """Rounding error of the time, so that thousands of float32 intervals still add up to the horizon."""
     count: Any
     """Decisions taken so far."""
 
 
 class Outcome(NamedTuple):
-    """What one interval brought."""
+    """Result of one interval."""
 
     reward: Any
     tau: Any
@@ -303,7 +299,7 @@ class Outcome(NamedTuple):
 
 
 def begin_episode(env: Environment, *, key: Key[Array, ""]) -> Moment:
-    """The first moment of an episode."""
+    """Reset the environment to the start of an episode."""
     state = env.reset(key=key)
     obs = env.observe(state)
     zero = jnp.zeros((), obs.dtype)
@@ -313,7 +309,7 @@ def begin_episode(env: Environment, *, key: Key[Array, ""]) -> Moment:
 def advance_episode(
     env: Environment, moment: Moment, action: Action, tau: Tau, *, key: Key[Array, ""]
 ) -> tuple[Moment, Outcome]:
-    """From one decision to the next, tau later."""
+    """Advance from one decision to the next, tau later."""
     task = env.task
     state = env.transition(moment.state, action, tau, key=key)
     obs = env.observe(state)
@@ -327,18 +323,18 @@ def advance_episode(
 
 
 def is_truncated(spec: Spec, time: Any, count: Any) -> Any:
-    """Whether the horizon or the cap on decisions is reached (a thousandth of a tick is taken as rounding)."""
+    """Whether the horizon or the cap on decisions is reached (a thousandth of a tick counts as rounding)."""
     late = time >= spec.horizon - 1e-3 * spec.tick
     return late if spec.max_decisions is None else late | (count >= spec.max_decisions)
 
 
 def settings_of(env: Any) -> tuple[tuple[str, Any], ...]:
-    """An environment's fields with their values."""
+    """Fields of an environment with their values."""
     return tuple((field.name, getattr(env, field.name)) for field in dataclasses.fields(env))
 
 
 def decimal(x: np.ndarray) -> np.ndarray:
-    """Numbers in float64 as their shortest decimal says: float32's 0.2 becomes 0.2, not 0.20000000298."""
+    """Float64 numbers with the shortest decimal: float32's 0.2 becomes 0.2, not 0.20000000298."""
     if x.size == 1:
         return np.full(x.shape, float(str(x.reshape(()))))
     values, where = np.unique(x, return_inverse=True)

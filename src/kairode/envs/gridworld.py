@@ -1,7 +1,7 @@
-"""Windy gridworld with continuous states: move as a king towards the goal despite a crosswind.
+"""Windy gridworld with continuous states: king's moves towards a goal in a crosswind.
 
-Sutton and Barto's gridworld as the paper's appendix extends it. States are centred: x along the side of 7
-(the wind pushes towards +x, "up" in the paper's words), y along the side of 10.
+Sutton and Barto's gridworld as extended in the paper's appendix. States are centred: x along the side of 7 (the wind
+pushes towards +x, "up" in the paper), y along the side of 10.
 """
 
 import math
@@ -28,22 +28,22 @@ MOVES = {
     "down-right": (-DIAGONAL, DIAGONAL),
 }
 START = ((-0.5, 0.5), (-5.0, -4.0))
-"""Start states are uniform on these ranges of x and y."""
+"""Ranges of x and y of the uniform initial states."""
 GOAL = ((-0.5, 0.5), (1.5, 2.5))
 WEAK_WIND, STRONG_WIND = STEP / 4, STEP / 2
 WEAK_BAND, STRONG_BAND = (-2.5, 3.5), (0.5, 2.5)
-"""Ranges of y in which the wind blows: the weak band with its ends, the strong one without."""
+"""Ranges of y with wind: the weak band includes its ends, the strong one does not."""
 
 
 def wind(y: Float[Array, ""]) -> Float[Array, ""]:
-    """The wind's push along x in one second."""
+    """Displacement by the wind along x per second."""
     weak = (WEAK_BAND[0] <= y) & (y <= WEAK_BAND[1])
     strong = (STRONG_BAND[0] < y) & (y < STRONG_BAND[1])
     return jnp.where(strong, STRONG_WIND, jnp.where(weak, WEAK_WIND, 0.0)).astype(y.dtype)
 
 
 class GridworldTask(Task):
-    """Every second costs 1; the goal, where the episode ends, brings 10."""
+    """Every second costs 1; reaching the goal gives 10 and terminates the episode."""
 
     spec: Spec = eqx.field(static=True)
 
@@ -52,17 +52,16 @@ class GridworldTask(Task):
         return jnp.where(self.terminal(next_obs), 10.0, 0.0) - tau
 
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
-        """Whether the state lies in the goal."""
         (x_low, x_high), (y_low, y_high) = GOAL
         x, y = obs
         return (x_low <= x) & (x <= x_high) & (y_low <= y) & (y <= y_high)
 
 
 class WindyGridworld(Environment):
-    """Eight moves of length 0.17 a second, a wind that depends on y, walls that clip every second."""
+    """Reach a goal in a box with wind and walls; eight moves of length 0.17 per second; intervals of 1 to 7 s."""
 
     noise: float = 0.0
-    """Standard deviation of the Gaussian noise that every second adds to both coordinates (published run: 0.05)."""
+    """Standard deviation of the Gaussian noise added to both coordinates every second (published run: 0.05)."""
     intervals: tuple[int, int] = eqx.field(default=(1, 7), converter=tuple)
     """Intervals are uniform on the whole seconds of this range."""
     horizon: float = 150.0
@@ -80,7 +79,6 @@ class WindyGridworld(Environment):
 
     @property
     def task(self) -> GridworldTask:
-        """Reward, goal and sizes."""
         spec = Spec(
             name="gridworld",
             observations=(
@@ -98,23 +96,20 @@ class WindyGridworld(Environment):
         return GridworldTask(spec)
 
     def reset(self, *, key: Key[Array, ""]) -> Float[Array, "2"]:
-        """Somewhere in the start area."""
         low, high = jnp.array(START).T
         return jax.random.uniform(key, (2,), minval=low, maxval=high)
 
     def observe(self, state: Float[Array, "2"]) -> Obs:
-        """Everything."""
         return state
 
     def interval(self, state: Float[Array, "2"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
-        """Uniform on whole seconds."""
         low, high = self.intervals
         return jax.random.randint(key, (), low, high + 1).astype(state.dtype)
 
     def transition(
         self, state: Float[Array, "2"], action: Int[Array, ""], tau: Tau, *, key: Key[Array, ""]
     ) -> Float[Array, "2"]:
-        """Second by second: move, wind and noise, then the walls. A fraction of a second does its fraction."""
+        """Second by second: move, wind and noise, then the walls; proportionally for a fraction of a second."""
         move = jnp.array(list(MOVES.values()), state.dtype)[action]
         wall = jnp.array([HALF_WIDTH, HALF_LENGTH], state.dtype)
 

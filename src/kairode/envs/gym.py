@@ -1,4 +1,4 @@
-"""The environments as Gymnasium knows them: `gymnasium.make("kairode/HIV-v0")`, and many at once by `make_vec`."""
+"""Gymnasium interface: `gymnasium.make("kairode/HIV-v0")`, and vectorised by `make_vec`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,13 +23,12 @@ AGENT = "agent"
 
 
 def observation_space(spec: Spec) -> spaces.Box:
-    """The observed variables with their bounds."""
     low, high = np.array([(v.low, v.high) for v in spec.observations], np.float32).T
     return spaces.Box(low, high, dtype=np.float32)
 
 
 def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
-    """The actions; where the agent chooses the interval, a dictionary of action and interval."""
+    """Action space; a dictionary of action and interval if the agent chooses the interval."""
     actions = spec.actions
     action: spaces.Space
     if isinstance(actions, Discrete):
@@ -40,7 +39,7 @@ def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
 
 
 def interval_space(spec: Spec) -> spaces.Space:
-    """Whole numbers where the environment's intervals are; else any time in its range."""
+    """Integers if the environment's intervals are; otherwise any time in its range."""
     low, high = spec.intervals.low, spec.intervals.high
     if spec.intervals.whole:
         return spaces.Discrete(int(high - low) + 1, start=int(low))
@@ -48,38 +47,35 @@ def interval_space(spec: Spec) -> spaces.Space:
 
 
 def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
-    """The actions of all instances as an array, or an error that names what is wrong with them."""
+    """Validate the actions of all instances and convert them to an array."""
     kind = spec.actions
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
         known = ", ".join(f"{i} {name}" for i, name in enumerate(kind.names))
         if size > 1 and values.shape != (size,):
-            raise KairodeError(
-                f"{size} actions are needed, one for each instance, got an array of shape {values.shape}."
-            )
+            raise KairodeError(f"expected {size} actions, one per instance, got an array of shape {values.shape}.")
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
             given = actions[0] if size == 1 else values.dtype
-            raise KairodeError(f"an action of '{spec.name}' is one whole number ({known}), got {given!r}.")
+            raise KairodeError(f"an action of '{spec.name}' must be an integer ({known}), got {given!r}.")
         outside = (values < 0) | (values >= kind.n)
         if outside.any():
             raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {known}.")
         return values.astype(np.int32)
     if size > 1 and values.shape != (size, kind.n):
-        raise KairodeError(f"an array of shape {(size, kind.n)} is needed for the actions, got {values.shape}.")
+        raise KairodeError(f"expected actions of shape {(size, kind.n)}, got {values.shape}.")
     if values.shape != (size, kind.n) or not np.issubdtype(values.dtype, np.number):
         raise KairodeError(
-            f"an action of '{spec.name}' has {kind.n} numbers ({', '.join(kind.names)}), got {actions[0]!r}."
+            f"an action of '{spec.name}' must have {kind.n} numbers ({', '.join(kind.names)}), got {actions[0]!r}."
         )
     inside = kind.contain(values)
     if not inside.all():
         row, i = np.argwhere(~inside)[0]
         bounds = f"[{kind.low[i]:g}, {kind.high[i]:g}]"
-        raise KairodeError(f"'{kind.names[i]}' of '{spec.name}' lies within {bounds}, got {values[row, i]:g}.")
+        raise KairodeError(f"'{kind.names[i]}' of '{spec.name}' must be within {bounds}, got {values[row, i]:g}.")
     return values.astype(np.float32)
 
 
 def check_choice(spec: Spec, taus: np.ndarray) -> None:
-    """Refuse intervals that the agent's own space does not hold."""
     check_intervals(taus, spec)
     low, high = spec.intervals.low, spec.intervals.high
     outside = (taus < low - 1e-6) | (taus > high + 1e-6)
@@ -93,7 +89,7 @@ def check_choice(spec: Spec, taus: np.ndarray) -> None:
 
 
 class _Instances:
-    """What the single and the vector environment share: the instances, and checks of actions and intervals."""
+    """Common part of the single and the vector environment: instances, and validation of actions and intervals."""
 
     def __init__(self, name: str, size: int, interval: Any, render_mode: str | None, fields: dict[str, Any]) -> None:
         env = make(name, **fields)
@@ -107,7 +103,6 @@ class _Instances:
             self.vector_env = JaxVectorEnv(env, size, schedule)
 
     def step(self, actions: Any, autoreset: np.ndarray | None = None) -> Step:
-        """Check and step."""
         taus = None
         if self.chosen_by_agent:
             if not isinstance(actions, dict) or set(actions) != {"action", "interval"}:
@@ -123,12 +118,12 @@ class _Instances:
 
 
 class SemiMarkovEnv(gymnasium.Env):
-    """One instance. `info["dt"]` and `info["time"]` tell the time that passed and the time it is.
+    """A single environment. `info["dt"]` and `info["time"]` give the elapsed and the absolute time.
 
     Args:
-        name: the environment, as `kairode.make` knows it (the Gymnasium ids set it).
-        interval: "own" for the environment's schedule, a number to fix it, a list to be taken in order, or
-            "agent" to let the agent choose: an action is then `{"action": ..., "interval": ...}`.
+        name: an environment of `kairode.make` (set by the Gymnasium ids).
+        interval: "own" for the environment's schedule, a number to fix it, a list to cycle through, or "agent" to let
+            the agent choose: an action is then `{"action": ..., "interval": ...}`.
         render_mode: None or "rgb_array".
         fields: any field of the environment, such as `horizon=500`.
     """
@@ -143,17 +138,16 @@ class SemiMarkovEnv(gymnasium.Env):
         **fields: Any,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise KairodeError(f"render_mode of '{name}' is None or 'rgb_array', got {render_mode!r}.")
+            raise KairodeError(f"render_mode of '{name}' must be None or 'rgb_array', got {render_mode!r}.")
         self.render_mode = render_mode
         self.instances = _Instances(name, 1, interval, render_mode, fields)
         self.observation_space = observation_space(self.instances.spec)
         self.action_space = action_space(self.instances.spec, self.instances.chosen_by_agent)
         self.ended = False
         self.history: list[dict[str, Any]] = []
-        """What `render` draws from: time, state and the action that led there."""
+        """Input of `render`: times, states and the actions that led there."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Start an episode."""
         super().reset(seed=seed)
         obs = self.instances.vector_env.reset([seed])
         self.ended = False
@@ -162,7 +156,6 @@ class SemiMarkovEnv(gymnasium.Env):
         return obs[0], {"dt": 0.0, "time": 0.0}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Hold the action for the interval."""
         if self.ended:
             raise KairodeError(
                 f"the episode of '{self.instances.spec.name}' is over: call reset() before the next step."
@@ -176,7 +169,7 @@ class SemiMarkovEnv(gymnasium.Env):
         return step.obs[0], float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
     def render(self) -> Any:
-        """The present state as an RGB array, if made with `render_mode="rgb_array"`."""
+        """The current state as an RGB array, with `render_mode="rgb_array"`."""
         if self.render_mode is None:
             return None
         from kairode.envs.render import render_history
@@ -187,7 +180,6 @@ class SemiMarkovEnv(gymnasium.Env):
         return render_history(self.instances.env, self.history)
 
     def close(self) -> None:
-        """Release the resources of the instance."""
         self.instances.vector_env.close()
 
     def _remember(self, time: float, action: Any) -> None:
@@ -198,7 +190,7 @@ class SemiMarkovEnv(gymnasium.Env):
 
 
 class SemiMarkovVectorEnv(GymnasiumVectorEnv):
-    """Many instances, one compiled call a step. An instance whose episode ended is reset at the next step."""
+    """Vectorised environment; one compiled call per step. An instance whose episode ended is reset at the next step."""
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's way
 
@@ -206,7 +198,7 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         self, name: str, num_envs: Any = 1, interval: str | float | Sequence[float] = "own", **fields: Any
     ) -> None:
         if not (isinstance(num_envs, int) and num_envs >= 1):
-            raise KairodeError(f"num_envs must be a whole number of at least 1, got {num_envs}.")
+            raise KairodeError(f"num_envs must be an integer of at least 1, got {num_envs}.")
         self.num_envs = num_envs
         self.instances = _Instances(name, num_envs, interval, None, fields)
         self.single_observation_space = observation_space(self.instances.spec)
@@ -216,7 +208,7 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         self.ended = np.zeros(num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Start all episodes; from one seed the instances take that, the next, and so on."""
+        """Reset all instances; a single seed is incremented from instance to instance."""
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds: list[int | None] = [None] * self.num_envs
         if isinstance(seed, int | np.integer):
@@ -224,19 +216,18 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         elif seed is not None:
             seeds = [None if one is None else int(one) for one in seed]
         if len(seeds) != self.num_envs:
-            raise KairodeError(f"{self.num_envs} seeds are needed, one for each instance, got {len(seeds)}.")
+            raise KairodeError(f"expected {self.num_envs} seeds, one per instance, got {len(seeds)}.")
         obs = self.instances.vector_env.reset(seeds)
         self.ended[:] = False
         zero = np.zeros(self.num_envs)
         return obs, {"dt": zero, "time": zero.copy()}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Hold an action in each instance; those whose episode ended are reset instead."""
+        """Step all instances; those whose episode ended are reset instead."""
         step = self.instances.step(actions, self.ended)
         self.ended = step.ended
         info = {"dt": step.tau, "time": step.time}
         return step.obs, step.reward.astype(np.float64), step.terminated, step.truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Release the resources of the instances."""
         self.instances.vector_env.close()

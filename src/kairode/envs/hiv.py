@@ -1,7 +1,7 @@
-"""HIV treatment: two drugs, six markers, days between visits that depend on the viral load and the treatment.
+"""HIV treatment: two drugs, six markers, intervals that depend on viral load and treatment.
 
-The patient is the model of Adams et al. (2004), "Dynamic multidrug therapies for HIV: optimal and STI
-control approaches", with its parameters; reward and intervals are the paper's.
+The patient model of Adams et al. (2004), "Dynamic multidrug therapies for HIV: optimal and STI control approaches",
+with its parameters; reward and intervals are the paper's.
 """
 
 import math
@@ -20,12 +20,12 @@ from kairode.errors import KairodeError
 MARKERS = ("T1", "T2", "T1*", "T2*", "V", "E")
 """Healthy CD4+ T-lymphocytes and macrophages, infected ones, free virus, cytotoxic T-lymphocytes; per ml."""
 UNHEALTHY = (163573.0, 5.0, 11945.0, 46.0, 63919.0, 24.0)
-"""The steady state without treatment in which every episode starts."""
+"""The untreated steady state in which every episode starts."""
 HEALTHY = (967839.0, 621.0, 76.0, 6.0, 415.0, 353108.0)
-"""The other stable steady state without treatment, to which good treatment leads."""
+"""The other stable untreated steady state, the aim of treatment."""
 LOG_MEAN = (5.41947795, 1.59751311, 3.03701108, 1.45943164, 3.7256933, 1.73064582)
 LOG_STD = (0.1913442, 0.86731865, 1.19517352, 0.48159324, 1.16411527, 0.20234819)
-"""Observations are log10 of the markers, minus this mean, over this std."""
+"""Observations are (log10 of the markers - mean) / std."""
 TREATMENTS = {"none": (0.0, 0.0), "RTI": (0.7, 0.0), "PI": (0.0, 0.3), "RTI+PI": (0.7, 0.3)}
 """Efficacies (e1, e2) of reverse transcriptase and protease inhibitors."""
 VISITS = (
@@ -33,24 +33,24 @@ VISITS = (
     ((3, 7), (3, 5), (3, 5), (3, 3)),
     ((3, 3), (1, 2), (1, 2), (1, 2)),
 )
-"""Days until the next visit, uniform on (least, most): a row for V <= 1e4, V <= 1e5 and above, a column a treatment."""
+"""Days to the next visit, uniform on (min, max): rows for V <= 1e4, V <= 1e5 and above, one column per treatment."""
 
 REGIMES = ("healthy", "V below 1e4", "V below 1e5", "V above 1e5")
-"""States of health: the first is kept by the patient's own cells, the others are told apart as the visit rule does."""
+"""Regimes: in the first the immune system controls the virus, the others are those of the visit rule."""
 MEASURES = (
     (
         "healthy",
-        "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml "
-        "and V below 1,000 per ml.",
+        "Healthy: the immune system controls the virus, E above a tenth of the healthy state's 353,108 per "
+        "ml and V below 1,000 per ml.",
     ),
 )
 
 Markers = tuple[Array, Array, Array, Array, Array, Array]
-"""The markers as scalars: under vmap each is a vector of its own, which the CPU works fastest on."""
+"""Markers as scalars: under vmap each is a contiguous vector, which is fastest on the CPU."""
 
 
 def hiv_field(markers: Markers, e1: Float[Array, ""], e2: Float[Array, ""]) -> Markers:
-    """The six rates of change, per day (Adams et al. 2004, equation 2.1)."""
+    """Rates of change per day (Adams et al. 2004, equation 2.1)."""
     T1, T2, T1s, T2s, V, E = markers
     l1, d1, k1, m1, r1 = 1e4, 0.01, 8e-7, 1e-5, 1.0
     l2, d2, k2, m2, r2 = 31.98, 0.01, 1e-4, 1e-5, 1.0
@@ -80,14 +80,14 @@ def _variable(name: str) -> Variable:
 
 
 class HIVTask(Task):
-    """Few viruses, many cytotoxic cells, little medicine."""
+    """Rewards little virus, many cytotoxic cells and little medication."""
 
     spec: Spec = eqx.field(static=True)
     markers: tuple[str, ...] = eqx.field(static=True)
-    """The markers observed, in order."""
+    """Observed markers, in order."""
 
     def marker(self, name: str, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """An observed marker in its own unit, per ml."""
+        """An observed marker per ml."""
         i = MARKERS.index(name)
         return 10.0 ** (obs[..., self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])
 
@@ -98,32 +98,29 @@ class HIVTask(Task):
         return 1000 * self.marker("E", next_obs) - 0.1 * self.marker("V", next_obs) - medicine
 
     def measures(self, obs: Float[Array | np.ndarray, "... obs"]) -> dict[str, Any]:
-        """Whether the patient's own cells keep the virus down."""
         return {"healthy": (self.marker("E", obs) > 0.1 * HEALTHY[5]) & (self.marker("V", obs) < 1e3)}
 
     def regime(self, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """Which of REGIMES the patient is in."""
         virus = self.marker("V", obs)
         return jnp.where(self.measures(obs)["healthy"], 0, 1 + (virus > 1e4) + (virus > 1e5))
 
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
-        """Never: an episode ends at its horizon."""
         return jnp.zeros((), bool)
 
 
 class HIV(Environment):
-    """A patient, from the unhealthy steady state, for 1000 days."""
+    """Treat a patient from the unhealthy steady state for 1000 days; four treatments; intervals of 1 to 14 days."""
 
     deterministic: ClassVar[bool] = True
 
     observed: tuple[str, ...] = eqx.field(default=MARKERS, converter=tuple)
-    """The markers a visit measures; `hiv-partial` leaves out the infected cells T1* and T2*."""
+    """Markers measured at a visit; `hiv-partial` leaves out the infected cells T1* and T2*."""
     steps_per_day: float = 24.0
-    """RK4 steps a day at little virus."""
+    """RK4 steps per day at low viral load."""
     steps_per_virus: float = 2e-4
-    """Further steps a day for each virus per ml: uninfected macrophages die at a rate of up to 1e-4 V a day."""
+    """Additional steps per day for each virus per ml: uninfected macrophages die at a rate of up to 1e-4 V per day."""
     visits: tuple[tuple[tuple[int, int], ...], ...] = eqx.field(default=VISITS, converter=_tuples)
-    """The visit rule: least and most days by viral load (three rows) and treatment (four columns)."""
+    """Visit rule: minimum and maximum days by viral load (three rows) and treatment (four columns)."""
     horizon: float = 1000.0
     """Days after which an episode is truncated."""
     max_decisions: int | None = None
@@ -143,11 +140,10 @@ class HIV(Environment):
         if [len(row) for row in self.visits] != [4, 4, 4] or any(
             len(pair) != 2 or pair[0] > pair[1] or any(day != round(day) for day in pair) for pair in pairs
         ):
-            raise KairodeError("visits of 'hiv' must be 3 rows of 4 pairs (least, most) of whole days.")
+            raise KairodeError("visits of 'hiv' must be 3 rows of 4 pairs (min, max) of whole days.")
 
     @property
     def task(self) -> HIVTask:
-        """Reward and sizes."""
         days = [day for row in self.visits for pair in row for day in pair]
         spec = Spec(
             name="hiv" if self.observed == MARKERS else "hiv-partial",
@@ -169,22 +165,19 @@ class HIV(Environment):
         return HIVTask(spec, self.observed)
 
     def reset(self, *, key: Key[Array, ""]) -> Float[Array, "6"]:
-        """The unhealthy steady state."""
         return jnp.array(UNHEALTHY)
 
     def observe(self, state: Float[Array, "6"]) -> Obs:
-        """The observed markers, log10, standardised."""
         standardised = (jnp.log10(state) - jnp.array(LOG_MEAN, state.dtype)) / jnp.array(LOG_STD, state.dtype)
         return standardised[jnp.array([MARKERS.index(name) for name in self.observed])]
 
     def restored(self, obs: Obs) -> Float[Array, "6"] | None:
-        """The state behind an observation of all markers."""
         if self.observed != MARKERS:
             return None
         return 10 ** (obs * jnp.array(LOG_STD, obs.dtype) + jnp.array(LOG_MEAN, obs.dtype))
 
     def interval(self, state: Float[Array, "6"], action: Int[Array, ""], *, key: Key[Array, ""]) -> Tau:
-        """The sicker the patient and the stronger the treatment, the sooner the next visit."""
+        """Sicker patients and stronger treatments are seen sooner."""
         virus = state[MARKERS.index("V")]
         row = jnp.searchsorted(jnp.array([1e4, 1e5], state.dtype), virus)
         least, most = jnp.array(self.visits)[row, action]

@@ -1,4 +1,4 @@
-"""Environments that live on the host (physics in C): a description, and running simulations of it."""
+"""Host environments (physics in C): a description, and simulations of it."""
 
 import abc
 from typing import Any
@@ -9,15 +9,15 @@ from kairode.envs.core import Task
 
 
 class Simulation(abc.ABC):
-    """One running instance. It may be stepped in a thread of its own."""
+    """One running instance. It may be stepped in its own thread."""
 
     @abc.abstractmethod
     def reset(self, seed: int | None) -> np.ndarray:
-        """Start an episode and observe; without a seed the instance's own random numbers go on."""
+        """Start an episode and observe; without a seed the instance's random generator continues."""
 
     @abc.abstractmethod
     def interval(self, action: np.ndarray) -> float:
-        """The environment's own schedule in the present state."""
+        """The environment's own schedule in the current state."""
 
     @abc.abstractmethod
     def transition(self, action: np.ndarray, tau: float) -> np.ndarray:
@@ -25,32 +25,32 @@ class Simulation(abc.ABC):
 
     @abc.abstractmethod
     def snapshot(self) -> np.ndarray:
-        """The whole physical state as numbers (float64)."""
+        """The complete physical state (float64)."""
 
     @abc.abstractmethod
     def restore(self, state: np.ndarray) -> np.ndarray:
-        """Go on from such a state; observe. What the instance draws in later resets is not part of it."""
+        """Restore a snapshot and observe. The random generator of later resets is not part of it."""
 
     @abc.abstractmethod
     def render(self) -> np.ndarray:
-        """A picture of the present state, RGB."""
+        """RGB image of the current state."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release resources."""
 
 
 class HostEnvironment(abc.ABC):
-    """An environment in the same words as `Environment`, whose state is not a JAX array.
+    """An environment like `Environment`, whose state is not a JAX array.
 
-    Its task must also work on NumPy arrays, instances on leading axes: plain operators and methods, no `jax.numpy`.
+    Its task must also work on NumPy arrays with leading axes of instances: plain operators and methods, no `jax.numpy`.
     """
 
     @property
     @abc.abstractmethod
     def task(self) -> Task:
-        """Reward, terminal and sizes."""
+        """Reward, termination and sizes."""
 
     @abc.abstractmethod
     def open(self, **options: Any) -> Simulation:
-        """A new running instance."""
+        """Start a simulation."""

@@ -1,4 +1,4 @@
-"""Runge-Kutta over a given time, for the simulators."""
+"""Runge-Kutta integration for the simulators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,10 +31,10 @@ def integrate(
     rate: Callable[[Vector], Float[Array, ""]],
     bound: Callable[[Vector], Vector] = lambda y: y,
 ) -> Vector:
-    """RK4 over tau in steps of about 1 / rate(y), each step followed by `bound`; rate 0 is one single step.
+    """RK4 over tau in steps of about 1 / rate(y), each followed by `bound`; rate 0 is a single step.
 
-    The time left is a compensated sum: over a thousand steps in float32, rounding would move the end of the interval
-    far enough to show where a state grows fast.
+    The remaining time is a compensated sum: over a thousand float32 steps, rounding would shift the end of the interval
+    noticeably where a state grows fast.
     """
 
     def unfinished(carry: tuple[Float[Array, ""], Float[Array, ""], Vector]) -> Array:
@@ -55,21 +55,21 @@ def integrate(
 
 
 def one_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of scalars with a long loop inside, so compiled that a GPU runs the loop in one kernel.
+    """Compile a function of scalars that contains a long loop so that a GPU runs the loop in one kernel.
 
-    Left to itself, XLA launches kernels for every turn of a loop and asks the host after each whether to go on: an HIV
-    interval of five days takes 3.5 ms on an H200, whatever the number of episodes. As one kernel, a lane each program,
-    it takes 0.04 ms. Elsewhere the function is left as it is.
+    By default XLA launches kernels for every iteration and synchronises with the host after each: an HIV interval of
+    five days takes 3.5 ms on an H200, whatever the number of episodes. As one kernel with one program per element it
+    takes 0.04 ms. On other backends the function is returned unchanged.
     """
-    return _lanes(function) if jax.default_backend() == "gpu" else function
+    return _elementwise(function) if jax.default_backend() == "gpu" else function
 
 
-def _lanes(function: Callable[..., Any], interpret: bool = False) -> Callable[..., Any]:
-    """The function applied to every lane of arrays of one shape, as one Pallas kernel, under any number of vmaps."""
+def _elementwise(function: Callable[..., Any], interpret: bool = False) -> Callable[..., Any]:
+    """Apply the function elementwise to arrays of one shape, as one Pallas kernel, under any number of vmaps."""
     from jax.experimental import pallas as pl
 
     @jax.custom_batching.custom_vmap
-    def lanes(*arrays: Array) -> tuple[Array, ...]:
+    def elements(*arrays: Array) -> tuple[Array, ...]:
         shape, count = arrays[0].shape, arrays[0].size
         one = [jax.ShapeDtypeStruct((), x.dtype) for x in arrays]
         outs = [jax.ShapeDtypeStruct((count,), x.dtype) for x in jax.eval_shape(function, *one)]
@@ -83,17 +83,17 @@ def _lanes(function: Callable[..., Any], interpret: bool = False) -> Callable[..
         call = pl.pallas_call(kernel, out_shape=outs, grid=(count,), interpret=interpret, **_one_warp(interpret))
         return tuple(x.reshape(shape) for x in call(*(x.reshape(count) for x in arrays)))
 
-    @lanes.def_vmap
-    def more_lanes(size: int, batched: Any, *arrays: Array) -> tuple[Any, Any]:
+    @elements.def_vmap
+    def batched_elements(size: int, batched: Any, *arrays: Array) -> tuple[Any, Any]:
         full = [x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, batched, strict=True)]
-        found = lanes(*full)
+        found = elements(*full)
         return found, tuple(True for _ in found)
 
-    return lanes
+    return elements
 
 
 def _one_warp(interpret: bool) -> dict[str, Any]:
-    """A lane is scalar work: one warp is enough."""
+    """Each element is scalar work: one warp is enough."""
     if interpret:
         return {}
     from jax.experimental.pallas import triton

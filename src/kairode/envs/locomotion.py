@@ -1,7 +1,7 @@
-"""Swimmer, hopper and half-cheetah: MuJoCo through Gymnasium, with an action repeated a varying number of frames.
+"""Swimmer, hopper and half-cheetah: MuJoCo through Gymnasium, with actions repeated for a varying number of frames.
 
-The interval follows the velocities (the paper's appendix on MuJoCo). Observations are Gymnasium's with the root's
-position x appended, so that the reward is a function of what is observed.
+The interval depends on the velocities (the paper's appendix on MuJoCo). Observations are Gymnasium's plus the root
+position x, so that the reward is a function of observations.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from kairode.errors import KairodeError
 
 @dataclasses.dataclass(frozen=True)
 class Robot:
-    """What distinguishes one robot from another."""
+    """Properties of a robot."""
 
     gym_id: str
     controls: tuple[str, ...]
     joints: tuple[str, ...]
-    """Names of qpos, of which Gymnasium's observation leaves out the first `hidden`."""
+    """Names of qpos; Gymnasium's observation leaves out the first `hidden`."""
     hidden: int
     frame: float
-    """Seconds of one physics frame."""
+    """Seconds per physics frame."""
     control_cost: float
     alive_bonus: float = 0.0
 
@@ -67,9 +67,9 @@ ROBOTS = {
 
 
 def fallen(robot: Robot, obs: Any) -> Any:
-    """Whether a robot that can fall is low, tilted or flung, as Gymnasium has it for the hopper.
+    """Whether a robot is low, tilted or out of bounds, by Gymnasium's criteria for the hopper.
 
-    Velocities are observed clipped to 10, so a joint beyond 100 rad/s, which Gymnasium counts as flung, is not seen.
+    Velocities are observed clipped to 10, so Gymnasium's limit of 100 rad/s cannot be checked.
     """
     if not robot.alive_bonus:
         return obs[..., 0] != obs[..., 0]
@@ -78,16 +78,16 @@ def fallen(robot: Robot, obs: Any) -> Any:
 
 
 class LocomotionTask(Task):
-    """Forward velocity, less the cost of control, and a bonus for the hopper while it stands.
+    """Forward velocity minus control cost, plus an alive bonus for the hopper.
 
-    Plain operators on the last axis, so that it serves NumPy on the host (float64, all instances in one call) and
-    JAX in planners alike.
+    Plain operators on the last axis, so that it works for NumPy on the host (float64, all instances in one call) and
+    for JAX in planners.
     """
 
     spec: Spec = eqx.field(static=True)
     robot: Robot = eqx.field(static=True)
     time_scale: float
-    """Units of the reward's time in a frame: x' - x is divided by tau times this."""
+    """Time units of the reward per frame: x' - x is divided by tau times this."""
 
     def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
         """R = (x' - x) / (tau in seconds) - cost |a|^2 + bonus [alive]."""
@@ -96,21 +96,21 @@ class LocomotionTask(Task):
         return velocity - self.robot.control_cost * (action**2).sum(-1) + alive
 
     def terminal(self, obs: Any) -> Any:
-        """The hopper's episode ends when it falls; the others never do."""
+        """The hopper's episode terminates when it falls; the others' never do."""
         return fallen(self.robot, obs)
 
 
 @dataclasses.dataclass(frozen=True)
 class Locomotion(HostEnvironment):
-    """A robot to be moved forward; times are counted in physics frames (hopper: 0.002 s, the others: 0.01 s)."""
+    """Move a robot forward; times are counted in physics frames (hopper: 0.002 s, the others: 0.01 s)."""
 
     name: str
     intervals: tuple[int, int] | None = None
-    """Fewest and most frames an action is held, c and d; None takes 1 to 7 (half-cheetah: 1 to 9)."""
+    """Minimum and maximum frames an action is held, c and d; None for 1 to 7 (half-cheetah: 1 to 9)."""
     timing: str = "all"
-    """Velocities whose norm sets the interval: "all" of qvel (published run), or the "angular" ones alone."""
+    """Velocities whose norm sets the interval: "all" of qvel (published run), or only the "angular" ones."""
     reward_time: str = "seconds"
-    """Unit of time of the forward velocity: "seconds" as in Gymnasium, or "frames" as the paper's formula reads."""
+    """Time unit of the forward velocity: "seconds" as in Gymnasium, or "frames" as in the paper's formula."""
     horizon: float = math.inf
     """Frames after which an episode is truncated."""
     max_decisions: int | None = 1000
@@ -127,17 +127,15 @@ class Locomotion(HostEnvironment):
 
     @property
     def robot(self) -> Robot:
-        """The robot's own facts."""
         return ROBOTS[self.name]
 
     @property
     def repeats(self) -> tuple[int, int]:
-        """Fewest and most frames an action is held."""
+        """Minimum and maximum frames an action is held."""
         return self.intervals or (1, 9 if self.name == "half-cheetah" else 7)
 
     @property
     def task(self) -> LocomotionTask:
-        """Reward, fall and sizes."""
         robot = self.robot
         angles = [name not in ("x", "y", "z") for name in robot.joints]
         positions = [Variable(n, "rad" if a else "m") for n, a in zip(robot.joints, angles, strict=True)]
@@ -156,7 +154,7 @@ class Locomotion(HostEnvironment):
         return LocomotionTask(spec, robot, robot.frame if self.reward_time == "seconds" else 1.0)
 
     def open(self, **options: Any) -> "LocomotionSimulation":
-        """A running instance; options such as render_mode go to Gymnasium's environment."""
+        """Start a simulation; options such as render_mode are passed to Gymnasium."""
         return LocomotionSimulation(self, **options)
 
 
@@ -168,7 +166,7 @@ def repeat_rule(velocity: np.ndarray, fewest: int, most: int) -> int:
 
 @contextlib.contextmanager
 def quiet_loading(name: str) -> Iterator[None]:
-    """Keep MuJoCo from printing and logging that Gymnasium's own model files use an attribute of old."""
+    """Suppress MuJoCo's warnings about a deprecated attribute in Gymnasium's model files."""
     try:
         import mujoco
     except ImportError as error:
@@ -188,8 +186,6 @@ def quiet_loading(name: str) -> Iterator[None]:
 
 
 class LocomotionSimulation(Simulation):
-    """One MuJoCo instance."""
-
     def __init__(self, env: Locomotion, **options: Any) -> None:
         import gymnasium
 
@@ -199,28 +195,25 @@ class LocomotionSimulation(Simulation):
         self.gym: Any = wrapped.unwrapped
 
     def observation(self) -> np.ndarray:
-        """Gymnasium's observation and x."""
         return np.append(self.gym._get_obs(), self.gym.data.qpos[0])
 
     def reset(self, seed: int | None) -> np.ndarray:
-        """Gymnasium's start state."""
         self.gym.reset(seed=seed)
         return self.observation()
 
     def interval(self, action: np.ndarray) -> float:
-        """The paper's rule; the action does not matter."""
+        """The paper's rule; independent of the action."""
         velocity = self.gym.data.qvel
         return float(repeat_rule(velocity if self.env.timing == "all" else velocity[2:], *self.env.repeats))
 
     def transition(self, action: np.ndarray, tau: float) -> np.ndarray:
-        """Hold the control for tau frames."""
         if not 0.5 < tau < math.inf or abs(tau - round(tau)) > 1e-3:
-            raise KairodeError(f"an interval of '{self.env.name}' must be a whole number of frames, got {tau:g}.")
+            raise KairodeError(f"an interval of '{self.env.name}' must be an integer number of frames, got {tau:g}.")
         self.gym.do_simulation(action, round(tau))
         return self.observation()
 
     def snapshot(self) -> np.ndarray:
-        """All that MuJoCo integrates on from, warm starts of its solver included."""
+        """The full integration state, including warm starts of the solver."""
         import mujoco
 
         kind = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -229,7 +222,7 @@ class LocomotionSimulation(Simulation):
         return state
 
     def restore(self, state: np.ndarray) -> np.ndarray:
-        """Bit for bit what follows is the same."""
+        """Continues bit for bit the same."""
         import mujoco
 
         mujoco.mj_setState(self.gym.model, self.gym.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -238,17 +231,17 @@ class LocomotionSimulation(Simulation):
         return self.observation()
 
     def render(self) -> np.ndarray:
-        """MuJoCo's picture, which needs an OpenGL library."""
+        """RGB image by MuJoCo; needs an OpenGL library."""
         try:
             return self.gym.render()
-        except Exception as error:  # what is raised depends on the library that is missing
+        except Exception as error:  # the type depends on the missing library
             raise KairodeError(
-                f"MuJoCo cannot draw '{self.env.name}' here ({error}): without a screen, install EGL or OSMesa and "
-                "set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
+                f"MuJoCo cannot render '{self.env.name}' ({error}). Without a display, install EGL or OSMesa and set "
+                "MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             ) from error
 
     def pose(self) -> np.ndarray:
-        """The limbs as the camera beside the track sees them (above it, for the swimmer): x1, y1, x2, y2, radius."""
+        """The limbs from the side (from above for the swimmer): x1, y1, x2, y2, radius."""
         import mujoco
 
         model, data = self.gym.model, self.gym.data
@@ -260,5 +253,4 @@ class LocomotionSimulation(Simulation):
         return np.concatenate([middle - axis, middle + axis, model.geom_size[limbs, :1]], axis=1)
 
     def close(self) -> None:
-        """Close the renderer."""
         self.gym.close()

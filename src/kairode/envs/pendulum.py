@@ -1,7 +1,7 @@
-"""Pendulum: swing a rod up and hold it there by a torque at its pivot.
+"""Pendulum: swing up a rod and balance it by a torque at its pivot.
 
-The equation of motion, limits and cost of Gymnasium's Pendulum-v1, whose step of 0.05 s is our tick; an action is held
-for one to five of them. The smallest system with controls: what actor-critics and planners are tried on first.
+Equation of motion, limits and cost of Gymnasium's Pendulum-v1, whose step of 0.05 s is the tick here; an action is held
+for one to five ticks. The smallest system with continuous actions, convenient for testing actor-critics and planners.
 """
 
 import math
@@ -20,22 +20,22 @@ TICK = 0.05
 MAX_TORQUE, MAX_VELOCITY = 2.0, 8.0
 
 Motion = tuple[Array, Array]
-"""Angle from the top and angular velocity."""
+"""Angle from the upright position and angular velocity."""
 
 
 def pendulum_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
-    """theta'' = 3 g / (2 l) sin(theta) + 3 u / (m l^2), a rod about its end."""
+    """theta'' = 3 g / (2 l) sin(theta) + 3 u / (m l^2), a rod rotating about its end."""
     theta, velocity = motion
     return velocity, 1.5 * GRAVITY / LENGTH * jnp.sin(theta) + 3.0 * torque / (MASS * LENGTH**2)
 
 
 def wrap_angle(motion: Motion) -> Motion:
-    """The velocity is bounded; the angle is observed by its sine and cosine."""
+    """Clip the velocity; the angle is observed by its sine and cosine."""
     return motion[0], jnp.clip(motion[1], -MAX_VELOCITY, MAX_VELOCITY)
 
 
 class PendulumTask(Task):
-    """Minus the cost of where the rod stands, how fast it turns and the torque, over the time it is held."""
+    """Minus the cost of angle, velocity and torque, times the interval."""
 
     spec: Spec = eqx.field(static=True)
 
@@ -46,12 +46,11 @@ class PendulumTask(Task):
         return -cost * tau / TICK
 
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
-        """Never."""
         return jnp.zeros((), bool)
 
 
 class Pendulum(Environment):
-    """A rod to be swung up and held; one torque; intervals of 0.05 to 0.25 s."""
+    """Swing up and balance a rod; one torque; intervals of 0.05 to 0.25 s."""
 
     substep: float = 0.01
     """Longest step of the RK4 integration, s."""
@@ -72,7 +71,6 @@ class Pendulum(Environment):
 
     @property
     def task(self) -> PendulumTask:
-        """Cost and sizes."""
         spec = Spec(
             name="pendulum",
             observations=(
@@ -92,23 +90,19 @@ class Pendulum(Environment):
         return PendulumTask(spec)
 
     def reset(self, *, key: Key[Array, ""]) -> Float[Array, "2"]:
-        """Any angle, slowly turning."""
         limit = jnp.array([math.pi, 1.0])
         return jax.random.uniform(key, (2,), minval=-limit, maxval=limit)
 
     def observe(self, state: Float[Array, "2"]) -> Obs:
-        """Cosine and sine of the angle from the top, and the velocity."""
         return jnp.stack([jnp.cos(state[0]), jnp.sin(state[0]), state[1]])
 
     def interval(self, state: Float[Array, "2"], action: Float[Array, "1"], *, key: Key[Array, ""]) -> Tau:
-        """Uniform on multiples of 0.05 s."""
         low, high = (round(tau / TICK) for tau in self.intervals)
         return jax.random.randint(key, (), low, high + 1).astype(state.dtype) * TICK
 
     def transition(
         self, state: Float[Array, "2"], action: Float[Array, "1"], tau: Tau, *, key: Key[Array, ""]
     ) -> Float[Array, "2"]:
-        """Hold the torque for tau, in substeps."""
         torque = jnp.clip(action[0], -MAX_TORQUE, MAX_TORQUE)
         rate = jnp.asarray(1 / self.substep, state.dtype)
         motion = (state[0], state[1])

@@ -1,4 +1,4 @@
-"""Pictures of the simple environments, for `render()`: what a person would draw on paper."""
+"""Rendering of the simple environments with Matplotlib."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from kairode.envs import acrobot, gridworld, hiv, pendulum
 from kairode.envs.core import Environment
 
 History = list[dict[str, Any]]
-"""Decision times of one episode: time, state, and the action that led there (None at the start)."""
+"""The decisions of one episode: time, state, and the action that led there (None at the start)."""
 
 INK, MUTED, ACCENT, GOOD = "#1f2933", "#9aa5b1", "#d64545", "#2f855a"
 
 
 def render_history(env: Environment, history: History) -> np.ndarray:
-    """The state an episode has reached, as an RGB array."""
+    """The current state of an episode as an RGB array."""
     drawing = DRAWINGS[type(env)]
     figure = Figure(figsize=(6.4, 4.8), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -31,7 +31,7 @@ def render_history(env: Environment, history: History) -> np.ndarray:
 
 
 def draw_gridworld(figure: Figure, env: gridworld.WindyGridworld, history: History) -> None:
-    """The box with its wind, start and goal, and the path so far. The side of 10 lies across, the wind blows up."""
+    """The box with wind, start, goal and the path so far. The side of 10 is horizontal, the wind blows up."""
     axes = figure.subplots()
     for band, shade in ((gridworld.WEAK_BAND, 0.12), (gridworld.STRONG_BAND, 0.22)):
         axes.axvspan(*band, color="#3182ce", alpha=shade, lw=0)
@@ -51,7 +51,7 @@ def draw_gridworld(figure: Figure, env: gridworld.WindyGridworld, history: Histo
 
 
 def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None:
-    """The two links, the height to reach, and the torque of the last interval."""
+    """The two links, the target height, and the last torque."""
     axes = figure.subplots()
     theta1, theta2 = history[-1]["state"][:2]
     x = np.cumsum([0.0, math.sin(theta1), math.sin(theta1 + theta2)])
@@ -67,7 +67,7 @@ def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None
 
 
 def draw_pendulum(figure: Figure, env: pendulum.Pendulum, history: History) -> None:
-    """The rod, upright where it should stand, and the torque of the last interval."""
+    """The rod, its upright position, and the last torque."""
     axes = figure.subplots()
     theta = history[-1]["state"][0]
     axes.plot([0, 0], [0, 1], color=GOOD, ls="--", lw=1.2)

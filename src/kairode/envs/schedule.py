@@ -1,4 +1,4 @@
-"""When the next decision is due: the environment's own schedule, a fixed interval, or given ones."""
+"""Schedules: the environment's own, a fixed interval, or a list of intervals."""
 
 import abc
 import math
@@ -16,7 +16,7 @@ from kairode.errors import KairodeError
 
 
 class Decision(NamedTuple):
-    """What a schedule may look at: the decision just taken."""
+    """The decision just taken, as passed to a schedule."""
 
     obs: Any
     action: Any
@@ -24,53 +24,51 @@ class Decision(NamedTuple):
     count: Any
     """Decisions taken before it."""
     memory: Any = ()
-    """What the policy remembers, such as a latent state."""
+    """The policy's memory, such as a latent state."""
     state: Any = ()
-    """The state behind what is observed: only a schedule that knows the true dynamics looks at it."""
+    """The true state; used only by schedules of the true dynamics."""
 
 
 class Schedule(eqx.Module):
-    """Decides how long the action just chosen is held."""
+    """Sets how long the chosen action is held."""
 
     @abc.abstractmethod
     def shortest(self, spec: Spec) -> float:
-        """A lower bound on its intervals: it bounds the number of decisions in an episode."""
+        """Lower bound of its intervals; it bounds the number of decisions per episode."""
 
     @abc.abstractmethod
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """The interval, given the one that the environment's own rule proposes."""
+        """The interval, given the one proposed by the environment's own schedule."""
 
     def longest(self, spec: Spec) -> float:
-        """An upper bound on its intervals."""
+        """Upper bound of its intervals."""
         return spec.intervals.high
 
     def track(self, policy: Any) -> Any:
-        """The policy, remembering along its episodes what this schedule needs to see in its memory."""
+        """The policy, with a memory that holds what this schedule needs."""
         return policy
 
     def accrued(self) -> bool:
-        """Whether what it comes to is counted on every finest step, unless said otherwise."""
+        """Whether returns under this schedule are accrued by default."""
         return False
 
     def with_q(self, q: Any) -> "Schedule":
-        """The schedule when these are the action values, for one that is chosen by them while they are learned."""
+        """The schedule for new action values, if it depends on those of the policy being learned."""
         return self
 
 
 class Own(Schedule):
-    """The environment's own rule."""
+    """The environment's own schedule."""
 
     def shortest(self, spec: Spec) -> float:
-        """The lower end of the environment's range."""
         return spec.intervals.low
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """What the environment proposes."""
         return proposed
 
 
 class Fixed(Schedule):
-    """The same interval always."""
+    """A constant interval."""
 
     tau: float | Float[Array, ""]
 
@@ -79,27 +77,23 @@ class Fixed(Schedule):
             check_intervals(self.tau)
 
     def shortest(self, spec: Spec) -> float:
-        """The interval itself."""
         return float(self.tau)
 
     def longest(self, spec: Spec) -> float:
-        """The same."""
         return float(self.tau)
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """The fixed interval, whatever is proposed."""
         return jnp.asarray(self.tau, proposed.dtype)
 
 
 class FixedOrOwn(Schedule):
-    """A fixed interval, or the environment's own rule where it is 0: schedules that differ in a number alone."""
+    """A fixed interval, or the environment's own schedule if it is 0: schedules that differ only in a number."""
 
     tau: Float[Array, "*agents"]
     least: float = eqx.field(static=True)
-    """No interval is shorter."""
+    """Lower bound of its intervals."""
 
     def shortest(self, spec: Spec) -> float:
-        """As announced."""
         return self.least
 
     def longest(self, spec: Spec) -> float:
@@ -107,12 +101,11 @@ class FixedOrOwn(Schedule):
         return max(float(jnp.max(self.tau)), spec.intervals.high)
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """The fixed one, or what the environment proposes."""
         return jnp.where(self.tau > 0, self.tau, proposed)
 
 
 class Given(Schedule):
-    """A list of intervals taken in order, from the start again after the last."""
+    """A list of intervals, repeated from the start after the last."""
 
     taus: tuple[float, ...] = eqx.field(converter=lambda taus: tuple(float(tau) for tau in taus))
 
@@ -120,20 +113,17 @@ class Given(Schedule):
         check_intervals(self.taus)
 
     def shortest(self, spec: Spec) -> float:
-        """The shortest of them."""
         return min(self.taus)
 
     def longest(self, spec: Spec) -> float:
-        """The longest of them."""
         return max(self.taus)
 
     def interval(self, proposed: Tau, decision: Decision, *, key: Key[Array, ""]) -> Tau:
-        """The one whose turn it is."""
         return jnp.asarray(self.taus, proposed.dtype)[decision.count % len(self.taus)]
 
 
 def as_schedule(schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None, spec: Spec) -> Schedule:
-    """A schedule from what people write: None or "own", a number, a list of numbers, or a schedule."""
+    """Convert None or "own", a number, a list of numbers, or a `Schedule` to a schedule."""
     if schedule is None or (isinstance(schedule, str) and schedule == "own"):
         return Own()
     if isinstance(schedule, Schedule):
@@ -145,8 +135,8 @@ def as_schedule(schedule: Schedule | float | Sequence[Any] | np.ndarray | str | 
         found = Given(tuple(map(float, schedule)))
     else:
         raise KairodeError(
-            f"'{schedule}' is no schedule for '{spec.name}': give 'own', an interval in {spec.time_unit}s such as 5, "
-            "or a list of intervals (a Gymnasium environment also takes 'agent')."
+            f"'{schedule}' is not a schedule for '{spec.name}': use 'own', an interval in {spec.time_unit}s such "
+            "as 5, or a list of intervals (a Gymnasium environment also takes 'agent')."
         )
     if isinstance(found, Fixed):
         check_intervals(found.tau, spec)
@@ -156,7 +146,7 @@ def as_schedule(schedule: Schedule | float | Sequence[Any] | np.ndarray | str | 
 
 
 def check_intervals(taus: object, spec: Spec | None = None) -> None:
-    """Refuse intervals that no time can take, and fractions of a frame where physics has frames."""
+    """Raise for intervals that are not positive and finite, or not whole frames where the physics needs them."""
     where = f" of '{spec.name}'" if spec else ""
     try:
         values = np.atleast_1d(np.asarray(taus, np.float64))
@@ -173,13 +163,13 @@ def check_intervals(taus: object, spec: Spec | None = None) -> None:
                 f"got {value:g}."
             )
         if spec and not spec.intervals.divisible and value != round(value):
-            raise KairodeError(f"an interval{where} must be a whole number of {spec.time_unit}s, got {value:g}.")
+            raise KairodeError(f"an interval{where} must be an integer number of {spec.time_unit}s, got {value:g}.")
 
 
 def next_interval(
     env: Environment, schedule: Schedule, moment: Moment, action: Action, memory: Any = (), *, key: Key[Array, ""]
 ) -> Tau:
-    """The time until the next decision, as the schedule says."""
+    """Time to the next decision under a schedule."""
     own_key, schedule_key = jax.random.split(key)
     proposed = env.interval(moment.state, action, key=own_key)
     decision = Decision(moment.obs, action, moment.time, moment.count, memory, moment.state)
@@ -197,10 +187,9 @@ def hold(
     tau: Tau | None = None,
     going: Bool[Array, ""] | None = None,
 ) -> tuple[Moment, Outcome]:
-    """Hold the action for `tau` (default: as the schedule says), then observe: the step of every compiled loop.
+    """Hold the action for `tau` (default: set by the schedule), then observe: the step of every compiled loop.
 
-    The first of the keys is the interval's, the second the transition's. Where the episode is not `going`, no time
-    passes.
+    The first key is for the interval, the second for the transition. If the episode is not `going`, no time passes.
     """
     if tau is None:
         tau = next_interval(env, schedule, moment, action, memory, key=keys[0])

@@ -1,4 +1,4 @@
-"""Several instances of an environment stepped together from the host: for Gymnasium, MPC and host collection.
+"""Vector environments: several instances stepped together, for Gymnasium, MPC and host collection.
 
 `vector_jax` compiles them into one call, `vector_host` steps simulations in threads.
 """
@@ -22,12 +22,12 @@ class Step(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     tau: np.ndarray
-    """In float64, as its shortest decimal; so is the time."""
+    """Float64 with the shortest decimal, like the time."""
     time: np.ndarray
 
     @property
     def ended(self) -> np.ndarray:
-        """Instances whose episode is over."""
+        """Mask of the instances whose episode is over."""
         return self.terminated | self.truncated
 
 
@@ -39,21 +39,21 @@ class VectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
-        """Start episodes in the instances `which` (default: all); without a seed its random numbers continue.
+        """Start episodes in the instances `which` (default: all); without a seed their random generators continue.
 
         Returns the observations of all instances.
         """
 
     @abc.abstractmethod
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
-        """Hold an action in each instance, for the given intervals or as the schedule says.
+        """Hold one action per instance, for the given intervals or those of the schedule.
 
         Instances marked in `autoreset` start their next episode instead: no time passes and the reward is 0.
         """
 
     @abc.abstractmethod
     def states(self) -> Any:
-        """The true states, with a leading axis of instances; None where they are not available."""
+        """True states, with a leading axis of instances; None if they are not available."""
 
     @abc.abstractmethod
     def snapshot(self) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ class VectorEnv(abc.ABC):
         """Release the resources of the instances."""
 
 
-# Keys are passed to compiled calls as plain numbers: calls with typed keys are several times slower.
+# Keys are passed to compiled calls as raw key data: calls with typed keys are several times slower.
 
 
 def next_episode_key(data: jax.Array) -> jax.Array:
@@ -77,13 +77,14 @@ def next_episode_key(data: jax.Array) -> jax.Array:
 
 
 def step_key(data: jax.Array, count: Any) -> jax.Array:
-    """The key of a decision: 0 is folded in for the next episode, 1 for the start state, 2 and above for decisions."""
+    """Key of a decision: 0 is folded in for the next episode, 1 for the initial state, 2 and above for decisions."""
     return jax.random.fold_in(jax.random.wrap_key_data(data), count + 2)
 
 
 @jax.jit
 def _reset_keys(data: jax.Array, fresh: jax.Array, seeded: jax.Array, chosen: jax.Array) -> jax.Array:
-    """The chosen instances get their seed's key, or without a seed that of their next episode; others keep theirs."""
+    """Keys after a reset: the seed's key or, without a seed, that of the next episode; instances not chosen keep
+    theirs."""
     renewed = jnp.where(seeded[:, None], fresh, jax.vmap(next_episode_key)(data))
     return jnp.where(chosen[:, None], renewed, data)
 

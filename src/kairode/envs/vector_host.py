@@ -38,20 +38,20 @@ class HostVectorEnv(VectorEnv):
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.simulations = [env.open(**options) for _ in range(size)]
-        # Looked up once: an Equinox module builds a bound method at each access, which takes as long as the physics.
+        # Looked up once: building an Equinox module's bound method takes as long as the physics.
         self.spec = self.task.spec
         self.reward: Callable[..., Any] = self.task.reward
         self.terminal: Callable[..., Any] = self.task.terminal
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
         self.keys, self.started = InstanceKeys(size), False
-        # Measured on 16 cores: more than four threads lose more to the GIL than they gain.
+        # Measured on 16 cores: more than four threads are slower because of the GIL.
         workers = threads or min(4, cores(), max(1, size // 4))
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
         self.split = [range(size)[i::workers] for i in range(workers)]
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
-        """Start episodes; the seed goes to the simulation's own generator."""
+        """The seed is passed to the simulation's own generator."""
         which = range(self.size) if which is None else which
         self.started = True
         self.keys.reset(seeds, which)
@@ -61,7 +61,7 @@ class HostVectorEnv(VectorEnv):
         return self.obs.astype(np.float32)
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
-        """Each thread steps a part of the instances; rewards are computed by the task, in float64."""
+        """Instances are divided among the threads; rewards are computed by the task, in float64."""
         if not self.started:
             raise KairodeError(f"reset '{self.spec.name}' before its first step.")
         actions = np.asarray(actions)
@@ -89,7 +89,6 @@ class HostVectorEnv(VectorEnv):
         return Step(obs, reward, terminated, truncated, held, self.time.copy())
 
     def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
-        """The schedule's interval for each instance."""
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
         if isinstance(self.schedule, Own):
             return proposed
@@ -102,7 +101,7 @@ class HostVectorEnv(VectorEnv):
         raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: a copy could not continue its physics.")
 
     def each(self, move: Callable[[int], None]) -> None:
-        """Call for every instance, the threads in parallel."""
+        """Call a function for every instance, threads in parallel."""
         if self.pool is None:
             for i in range(self.size):
                 move(i)
@@ -115,11 +114,11 @@ class HostVectorEnv(VectorEnv):
         list(self.pool.map(move_some, self.split))
 
     def states(self) -> Any:
-        """None: they stay inside the physics."""
+        """None: they stay inside the physics engine."""
         return None
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Physical states, times and keys; later episodes are the same where they are reset with seeds."""
+        """Physical states, times and keys; later episodes are reproducible if they are reset with seeds."""
         physics = np.stack([simulation.snapshot() for simulation in self.simulations])
         return {
             "physics": physics,
@@ -129,7 +128,6 @@ class HostVectorEnv(VectorEnv):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Continue every simulation from its saved state."""
         for i, simulation in enumerate(self.simulations):
             self.obs[i] = simulation.restore(np.asarray(state["physics"][i], np.float64))
         self.time, self.count = np.array(state["time"], np.float64), np.array(state["count"], np.int32)
@@ -137,7 +135,6 @@ class HostVectorEnv(VectorEnv):
         return self.obs.astype(np.float32)
 
     def close(self) -> None:
-        """Close simulations and threads."""
         for simulation in self.simulations:
             simulation.close()
         if self.pool is not None:

@@ -25,7 +25,7 @@ class EnvCalls(NamedTuple):
 
 
 def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
-    """The calls with environment and schedule as constants: the arguments are only what changes."""
+    """Compile with environment and schedule as constants; only what changes is an argument."""
 
     def reset(data: jax.Array) -> Moment:
         return begin_episode(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
@@ -58,7 +58,7 @@ class JaxVectorEnv(VectorEnv):
         self.keys = InstanceKeys(size)
         self.time = np.zeros(size)
         self.episodes: Moment | None = None
-        """Where the episode of each instance stands."""
+        """State of each instance's episode."""
         self.schedule = schedule or Own()
         self.calls = self._calls()
 
@@ -76,7 +76,7 @@ class JaxVectorEnv(VectorEnv):
         self.calls = self._calls()
 
     def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
-        """Start episodes; a seed determines everything that follows in its instance."""
+        """A seed determines everything that follows in its instance."""
         chosen = self.keys.reset(seeds, range(self.size) if which is None else which)
         if self.episodes is None:
             self.episodes = self.calls.reset(self.keys.data)
@@ -86,7 +86,6 @@ class JaxVectorEnv(VectorEnv):
         return np.array(self.episodes.obs, np.float32)
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
-        """One compiled call."""
         if self.episodes is None:
             raise KairodeError(f"reset '{self.task.spec.name}' before its first step.")
         held = None if taus is None else np.asarray(taus, self.episodes.time.dtype)
@@ -101,16 +100,13 @@ class JaxVectorEnv(VectorEnv):
         return Step(obs.astype(np.float32), reward, terminated, truncated, tau, self.time)
 
     def states(self) -> Any:
-        """The states as NumPy arrays."""
         return None if self.episodes is None else jax.device_get(self.episodes.state)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """The arrays of the episodes in order, times and keys."""
         leaves = [np.asarray(x) for x in jax.tree.leaves(self.episodes)]
         return {"time": self.time, "keys": np.asarray(self.keys.data), **{f"{i}": x for i, x in enumerate(leaves)}}
 
     def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Rebuild the episodes from their arrays."""
         self.keys.data, self.time = np.asarray(state["keys"], np.uint32), np.asarray(state["time"], np.float64)
         like = jax.eval_shape(self.calls.reset, self.keys.data)
         leaves, structure = jax.tree.flatten(like)
@@ -118,5 +114,4 @@ class JaxVectorEnv(VectorEnv):
         assert self.episodes is not None
         return np.array(self.episodes.obs, np.float32)
 
-    def close(self) -> None:
-        """Holds no resources."""
+    def close(self) -> None: ...

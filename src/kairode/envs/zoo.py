@@ -1,4 +1,4 @@
-"""The environments by name. A new one is a file beside this, a line here, and a line of `kairode._gymnasium`."""
+"""Environments by name. A new one is a module here, a line in this file, and one in `kairode._gymnasium`."""
 
 import ast
 import dataclasses
@@ -33,16 +33,16 @@ PAPER: dict[str, dict[str, Any]] = {
     "gridworld": {"noise": 0.05},
     "acrobot": {"substep": float("inf")},
 }
-"""Where the runs behind the paper's numbers differ from our defaults, in all that is done with an environment.
+"""Fields in which the paper's runs differ from the defaults.
 
-That models of HIV were fitted on episodes of 50 decisions concerns the fitting alone, and is set there.
+Fitting HIV models on episodes of 50 decisions concerns only the fit, and is set there.
 """
 
 
 def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
-    """An environment by its name, with any of its fields set: `make("hiv", horizon=500)`.
+    """Create an environment by name: `make("hiv", horizon=500)`.
 
-    `setting="paper"` takes the fields of the runs behind the paper's numbers.
+    `setting="paper"` uses the fields of the paper's runs.
     """
     if name not in ENVIRONMENTS:
         raise unknown("environment", str(name), ENVIRONMENTS)
@@ -60,35 +60,34 @@ def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
         env.task  # noqa: B018  a field that the task refuses is refused here
     except TypeError as error:
         given = ", ".join(f"{field}={value!r}" for field, value in fields.items())
-        raise KairodeError(f"a field of '{name}' is of the wrong kind ({given}): {error}.") from error
+        raise KairodeError(f"a field of '{name}' has the wrong type ({given}): {error}.") from error
     return env
 
 
 def own_fields(env: Any) -> dict[str, Any]:
-    """The fields in which an environment differs from what its name makes; none where it is none of ours."""
+    """Fields in which an environment differs from the defaults of its name; empty for environments not in the list."""
     spec = env.task.spec
     usual = dict(make(spec.name).task.spec.settings) if spec.name in ENVIRONMENTS else {}
     return {name: value for name, value in spec.settings if name in usual and value != usual[name]}
 
 
 def _check_words(name: str, kind: type, given: dict[str, Any]) -> None:
-    """Refuse a word where a field holds something else."""
     for field in dataclasses.fields(kind):
         value, usual = given.get(field.name), field.default
         if isinstance(value, str) and not isinstance(usual, str):
             example = "" if usual is None or usual is dataclasses.MISSING else f" such as {usual}"
-            wanted = "several values" if "tuple" in str(field.type) else "a number"
-            raise KairodeError(f"{field.name} of '{name}' takes {wanted}{example}, got '{value}'.")
+            expected = "several values" if "tuple" in str(field.type) else "a number"
+            raise KairodeError(f"{field.name} of '{name}' takes {expected}{example}, got '{value}'.")
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's and JAX's numbers as Python's, which a field may be; lists as tuples, which compiled calls can hold."""
+    """Convert NumPy and JAX numbers to Python's, and lists to tuples, which are hashable."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def describe_env(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
-    """What an environment is, in a sentence, and its fields: name, default, meaning."""
+    """Description of an environment, and its fields: name, default, meaning."""
     if name not in ENVIRONMENTS:
         raise unknown("environment", name, ENVIRONMENTS)
     env, kind = make(name), _class(ENVIRONMENTS[name])

@@ -1,4 +1,4 @@
-"""What is believed: latent dynamics models, composed of initial state, transition, decoder and timer."""
+"""Latent dynamics models, composed of initial state, transition, decoder and timer."""
 
 from kairode.config.models import ModelConfig
 from kairode.models.dynamics import DynamicsModel, Scale

@@ -18,28 +18,25 @@ from kairode.models.transition import Transition
 
 
 class Scale(eqx.Module):
-    """Mean and standard deviation that observations are standardised with; 0 and 1 leave them alone."""
+    """Mean and standard deviation that standardise observations; 0 and 1 leave them unchanged."""
 
     mean: tuple[float, ...] = eqx.field(static=True)
     std: tuple[float, ...] = eqx.field(static=True)
 
     @classmethod
     def none(cls, size: int) -> "Scale":
-        """Observations as they are."""
         return cls((0.0,) * size, (1.0,) * size)
 
     @classmethod
     def of(cls, observations: Float[np.ndarray, "n d"]) -> "Scale":
-        """Those of these observations; what never varies is left alone."""
+        """Statistics of these observations; constant variables are left unchanged."""
         mean, std = observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64)
         return cls(tuple(mean.tolist()), tuple(np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0).tolist()))
 
     def apply(self, x: Any) -> Any:
-        """Standardise."""
         return (x - np.array(self.mean, x.dtype)) / np.array(self.std, x.dtype)
 
     def undo(self, x: Any) -> Any:
-        """Back to the environment's units."""
         return x * np.array(self.std, x.dtype) + np.array(self.mean, x.dtype)
 
 
@@ -60,11 +57,11 @@ class DynamicsModel(eqx.Module):
     """Added to the observations of `step` and `path` (imagination and planning); fitting knows nothing of it."""
 
     def start(self, *, key: Key[Array, ""]) -> Latent:
-        """z_0 where nothing was seen yet."""
+        """z_0 from the prior."""
         return self.initial.prior(key=key)
 
     def step(self, z: Latent, obs: Obs, action: Action, tau: Tau) -> tuple[Latent, Obs]:
-        """The latent state and the observation after the action was held for tau."""
+        """Latent state and observation after the action was held for tau."""
         x, ticks = self.inputs(obs, action), tau / self.spec.tick
         z = self.transition.move(z, self.transition.inputs(x, ticks), ticks)
         return z, self._corrected(self.decode(z), action, tau)
@@ -77,21 +74,21 @@ class DynamicsModel(eqx.Module):
         return zs, jax.vmap(self._corrected, in_axes=(0, None, 0))(jax.vmap(self.decode)(zs), action, taus)
 
     def interval(self, z: Latent, obs: Obs, action: Action, *, key: Key[Array, ""] | None = None) -> Tau:
-        """The most likely time until the next decision; with a key, a draw."""
+        """The most likely interval; with a key, a sampled one."""
         return self.timer.interval(jnp.concatenate([self.inputs(obs, action), z]), key=key) * self.spec.tick
 
     def decode(self, z: Latent) -> Obs:
-        """o(z): the observation that a latent state stands for."""
+        """o(z): the observation of a latent state."""
         return self.scale.undo(self.decoder(z))
 
     def _corrected(self, obs: Obs, action: Action, tau: Tau) -> Obs:
         return obs if self.correction is None else obs + self.correction.at(action, tau)
 
     def inputs(self, obs: Obs, action: Action) -> Float[Array, " i"]:
-        """[s a], standardised and with actions as numbers."""
+        """[s a], standardised, with encoded actions."""
         return jnp.concatenate([self.scale.apply(obs), encode_action(self.spec, action)])
 
 
 def encode_action(spec: Spec, action: Any) -> Float[Array, "*batch act"]:
-    """Named actions one-hot, controls as they are."""
+    """One-hot for discrete actions; continuous ones unchanged."""
     return jax.nn.one_hot(action, spec.actions.n) if isinstance(spec.actions, Discrete) else action

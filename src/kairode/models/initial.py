@@ -1,4 +1,4 @@
-"""Where the latent state starts."""
+"""Initial latent states."""
 
 import abc
 
@@ -34,61 +34,57 @@ class Initial(eqx.Module):
 
     @abc.abstractmethod
     def prior(self, *, key: Key[Array, ""]) -> Latent:
-        """z_0 where nothing was seen: in imagination and at test."""
+        """z_0 without observations: in imagination and at test time."""
 
 
 class Encoded(Initial):
-    """A z_0 that is inferred from the whole episode while training, by reading it step by step."""
+    """An initial state inferred from the whole episode during training, by an encoder that reads it step by step."""
 
     @abc.abstractmethod
-    def gates(self, inputs: Float[Array, "i *lanes"]) -> Float[Array, "g *lanes"]:
-        """What one observation and action contribute to the encoder."""
+    def gates(self, inputs: Float[Array, "i *batch"]) -> Float[Array, "g *batch"]:
+        """Input gates of the encoder for one observation and action."""
 
     @abc.abstractmethod
-    def read(self, h: Latent, gates: Float[Array, "g *lanes"], real: Bool[Array, "*lanes"]) -> Latent:
-        """The encoder's next state; padding leaves it as it is."""
+    def read(self, h: Latent, gates: Float[Array, "g *batch"], real: Bool[Array, "*batch"]) -> Latent:
+        """Next state of the encoder; padding leaves it unchanged."""
 
     @abc.abstractmethod
     def posterior(self, h: Latent) -> Gaussian:
-        """q(z_0 | s_0, a_0, ..) from the encoder's last state."""
+        """q(z_0 | s_0, a_0, ..) from the encoder's final state."""
 
 
 class Zeros(Initial):
-    """z_0 = 0, of the recurrent models."""
+    """z_0 = 0, for the recurrent models."""
 
     size: int = eqx.field(static=True)
 
     def prior(self, *, key: Key[Array, ""]) -> Latent:
-        """Zeros."""
         return jnp.zeros(self.size)
 
 
 class Variational(Encoded):
-    """z_0 ~ N(0, I), with a GRU that reads (s, a) forwards as q(z_0 | episode) while training."""
+    """z_0 ~ N(0, I); during training a GRU reads (s, a) forwards and gives q(z_0 | episode)."""
 
     encoder: GRU
     head: MLP
-    """From the encoder's last state to mean and log variance."""
+    """Maps the encoder's final state to mean and log variance."""
     size: int = eqx.field(static=True)
 
     @classmethod
     def new(cls, inputs: int, size: int, hidden: int, *, key: Key[Array, ""]) -> "Variational":
-        """An encoder of the latent size, `hidden` tanh units before mean and log variance."""
+        """`hidden` is the number of tanh units before mean and log variance."""
         gru_key, head_key = jax.random.split(key)
         return cls(
             encoder=GRU.new(inputs, size, key=gru_key), head=MLP.new(size, hidden, 2 * size, key=head_key), size=size
         )
 
     def prior(self, *, key: Key[Array, ""]) -> Latent:
-        """A draw from N(0, I)."""
         return jax.random.normal(key, (self.size,))
 
-    def gates(self, inputs: Float[Array, "i *lanes"]) -> Float[Array, "g *lanes"]:
-        """The encoder's gates for one observation and action."""
+    def gates(self, inputs: Float[Array, "i *batch"]) -> Float[Array, "g *batch"]:
         return self.encoder.input(inputs)
 
-    def read(self, h: Latent, gates: Float[Array, "g *lanes"], real: Bool[Array, "*lanes"]) -> Latent:
-        """The encoder's next state."""
+    def read(self, h: Latent, gates: Float[Array, "g *batch"], real: Bool[Array, "*batch"]) -> Latent:
         return jnp.where(real[None], self.encoder.move(h, gates), h)
 
     def posterior(self, h: Latent) -> Gaussian:

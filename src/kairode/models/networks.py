@@ -1,8 +1,8 @@
-"""The networks that models are made of.
+"""Building blocks of the models.
 
-Arrays are feature first: `x[feature, *lanes]`. Without lanes x is one example; with a lane for each sample of a batch
-the same code works on the whole batch. We do not use `vmap` here, because sequences of small matrix products are what
-fitting spends its time on, and under `vmap` the batch does not stay in the last axis (docs/architecture.md).
+Arrays are feature first: `x[feature, *batch]`. Without batch axes x is one example; with them the same code works on a
+whole batch. `vmap` is not used here: fitting spends its time in sequences of small matrix products, and under `vmap`
+the batch does not stay in the last axis (docs/architecture.md).
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def matmul(weight: Float[Array, "o i"], transpose: Float[Array, "i o"], x: Float[Array, "i n"]) -> Float[Array, "o n"]:
     """W x, given W and its transpose, which the gradient needs.
 
-    Left to itself, XLA folds the transpose into every step of a loop, which is slow on the CPU.
+    Otherwise XLA transposes W in every step of a loop, which is slow on the CPU.
     """
     return weight @ x
 
@@ -39,25 +39,23 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 class Linear(eqx.Module):
-    """W x + b, both uniform within 1/sqrt(inputs) at first (or another given bound)."""
+    """W x + b, both initialised uniformly within 1/sqrt(inputs) (or another bound)."""
 
     weight: Float[Array, "*seeds o i"]
     bias: Float[Array, "*seeds o"] | Float[Array, "o n"] | None
     transpose: Float[Array, "i o"] | None = None
-    """The weight's transpose, while a loop needs it at hand (`unfold`)."""
+    """Transpose of the weight, precomputed for a loop (`unfold`)."""
 
     @classmethod
     def new(
         cls, inputs: int, outputs: int, *, key: Key[Array, ""], bound: float | None = None, bias: bool = True
     ) -> "Linear":
-        """A layer with random weights."""
         weight_key, bias_key = jax.random.split(key)
         bound = 1 / math.sqrt(inputs) if bound is None else bound
         weight = jax.random.uniform(weight_key, (outputs, inputs), minval=-bound, maxval=bound)
         return cls(weight, jax.random.uniform(bias_key, (outputs,), minval=-bound, maxval=bound) if bias else None)
 
-    def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
-        """W x + b, for one example or for every lane."""
+    def __call__(self, x: Float[Array, "i *batch"]) -> Float[Array, "o *batch"]:
         columns = x.reshape(x.shape[0], math.prod(x.shape[1:]))
         y = self.weight @ columns if self.transpose is None else matmul(self.weight, self.transpose, columns)
         if self.bias is not None:
@@ -72,22 +70,20 @@ class MLP(eqx.Module):
 
     @classmethod
     def new(cls, *sizes: int, key: Key[Array, ""]) -> "MLP":
-        """With the sizes of input, hidden layers and output."""
         keys = jax.random.split(key, len(sizes) - 1)
         pairs = zip(sizes[:-1], sizes[1:], keys, strict=True)
         return cls(tuple(Linear.new(a, b, key=key) for a, b, key in pairs))
 
-    def __call__(self, x: Float[Array, "i *lanes"]) -> Float[Array, "o *lanes"]:
-        """The output, for one example or for every lane."""
+    def __call__(self, x: Float[Array, "i *batch"]) -> Float[Array, "o *batch"]:
         for layer in self.layers[:-1]:
             x = jnp.tanh(layer(x))
         return self.layers[-1](x)
 
 
 class GRU(eqx.Module):
-    """Gated recurrent unit (Cho et al. 2014), its gates in the order reset, update, new.
+    """Gated recurrent unit (Cho et al. 2014), gates in the order reset, update, new.
 
-    Split in two, so that what the inputs contribute can be computed for a whole sequence at once.
+    Split in two, so that the contribution of the inputs can be computed for a whole sequence at once.
     """
 
     input: Linear
@@ -95,7 +91,7 @@ class GRU(eqx.Module):
 
     @classmethod
     def new(cls, inputs: int, size: int, *, key: Key[Array, ""]) -> "GRU":
-        """With all weights uniform within 1/sqrt(size) at first."""
+        """All weights are initialised uniformly within 1/sqrt(size)."""
         input_key, hidden_key = jax.random.split(key)
         bound = 1 / math.sqrt(size)
         return cls(
@@ -103,8 +99,8 @@ class GRU(eqx.Module):
             Linear.new(size, 3 * size, key=hidden_key, bound=bound),
         )
 
-    def move(self, z: Float[Array, "z *lanes"], gates: Float[Array, "g *lanes"]) -> Float[Array, "z *lanes"]:
-        """The next hidden state, given `input(x)`."""
+    def move(self, z: Float[Array, "z *batch"], gates: Float[Array, "g *batch"]) -> Float[Array, "z *batch"]:
+        """Next hidden state, given `input(x)`."""
         ri, ui, ni = jnp.split(gates, 3)
         rh, uh, nh = jnp.split(self.hidden(z), 3)
         reset, update = jax.nn.sigmoid(ri + rh), jax.nn.sigmoid(ui + uh)
@@ -112,17 +108,17 @@ class GRU(eqx.Module):
         return new + update * (z - new)
 
 
-def unfold(tree: T, lanes: int) -> T:
-    """The same layers, laid out for a loop over a batch of `lanes`: call it once before the loop.
+def unfold(tree: T, batch: int) -> T:
+    """The layers prepared for a loop over a batch of size `batch`; call it once before the loop.
 
-    Transposes lie ready, and biases are spread over the lanes, so that their gradients are added up lane by lane in
-    the loop and over the lanes once behind it.
+    Transposes are precomputed and biases are broadcast over the batch, so that their gradients are accumulated per
+    example in the loop and summed over the batch once after it.
     """
 
     def laid_out(node: Any) -> Any:
         if not isinstance(node, Linear):
             return node
-        spread = None if node.bias is None else jnp.tile(node.bias[:, None], (1, lanes))
+        spread = None if node.bias is None else jnp.tile(node.bias[:, None], (1, batch))
         return dataclasses.replace(node, bias=spread, transpose=jax.lax.stop_gradient(node.weight.T))
 
     return jax.tree.map(laid_out, tree, is_leaf=lambda node: isinstance(node, Linear))

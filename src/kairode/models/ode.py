@@ -1,7 +1,7 @@
-"""Solving dz/dt = f(z), the only file that knows diffrax.
+"""Solvers of dz/dt = f(z); the only module that uses diffrax.
 
-The field does not depend on time, so we integrate dz/ds = tau f(z) for s in [0, 1]: every sample of a batch ends at
-the same moment, and tau only scales the field.
+The field does not depend on time, so dz/ds = tau f(z) is integrated for s in [0, 1]: all samples of a batch end at the
+same s, and tau only scales the field.
 """
 
 import abc
@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Int
 
 from kairode.errors import KairodeError, unknown
 
-Latent = Float[Array, "z *lanes"]
+Latent = Float[Array, "z *batch"]
 Field = Callable[[Latent], Latent]
 """dz/dt as a function of z."""
-Ticks = Float[Array, "*lanes"]
-"""Times in the unit that models count in."""
+Ticks = Float[Array, "*batch"]
+"""Times in ticks."""
 
 RK4 = ButcherTableau(
     a_lower=(np.array([0.5]), np.array([0.0, 0.5]), np.array([0.0, 0.0, 1.0])),
@@ -38,56 +38,53 @@ METHODS: dict[str, ButcherTableau] = {
     "rk4": RK4,
     "tsit5": diffrax.Tsit5.tableau,
 }
-"""Fixed-step methods, as tables of numbers."""
+"""Fixed-step methods by name."""
 
 
 class Solver(eqx.Module):
-    """How a flow is computed."""
+    """Solver of an autonomous ODE."""
 
     @abc.abstractmethod
     def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
         """ODESolve(f, z, tau): the state after tau."""
 
     @abc.abstractmethod
-    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """The states passed through at several times, in ascending order."""
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
+        """States at several times, in ascending order."""
 
 
 class FixedSteps(Solver):
-    """As many equal steps for every interval, however long."""
+    """A fixed number of equal steps per interval, whatever its length."""
 
     method: str = eqx.field(static=True, default="rk4")
-    """One of METHODS."""
     steps: int = eqx.field(static=True, default=1)
-    """Steps in an interval."""
+    """Steps per interval."""
 
     def __check_init__(self) -> None:
         if self.method not in METHODS:
             raise unknown("fixed-step method", self.method, METHODS)
         if not (isinstance(self.steps, int) and self.steps >= 1):
-            raise KairodeError(f"a solver takes a whole number of at least 1 steps, got {self.steps}.")
+            raise KairodeError(f"steps must be an integer of at least 1, got {self.steps}.")
 
     @classmethod
     def of_length(cls, method: str, length: float, longest: float) -> "FixedSteps":
-        """As many steps as the longest interval needs for none to be longer than `length` (in ticks)."""
+        """As many steps as the longest interval needs for steps of at most `length` (in ticks)."""
         if not (length > 0 and longest > 0):
-            raise KairodeError(f"a step and an interval are positive, got {length} and {longest}.")
+            raise KairodeError(f"step length and interval must be positive, got {length} and {longest}.")
         return cls(method, math.ceil(longest / length - 1e-9))
 
     def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
-        """Steps of tau / steps."""
         for _ in range(self.steps):
             z = explicit_step(METHODS[self.method], field, z, tau / self.steps)
         return z
 
-    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """Each as `solve` gives it, side by side."""
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return jax.vmap(lambda tau: self.solve(field, z, tau))(taus)
 
 
 def explicit_step(tableau: ButcherTableau, field: Field, z: Latent, h: Ticks) -> Latent:
     """One step of an explicit Runge-Kutta method: k_i = f(z + h sum_j a_ij k_j), z + h sum_i b_i k_i."""
-    used = np.flatnonzero(tableau.b_sol)[-1]  # a last stage that only estimates the error is left out
+    used = np.flatnonzero(tableau.b_sol)[-1]  # the last stage may only serve error estimation
     slopes = [field(z)]
     for row in tableau.a_lower[:used]:
         slopes.append(field(z + h[None] * _weighted(row, slopes)))
@@ -100,7 +97,7 @@ def _weighted(weights: np.ndarray, slopes: list[Latent]) -> Latent:
 
 
 class Adaptive(Solver):
-    """Dormand and Prince's 5(4) with step-size control; NaN where it needs more than `max_steps`."""
+    """Dormand-Prince 5(4) with step-size control; NaN if it needs more than `max_steps`."""
 
     rtol: float = eqx.field(static=True, default=1e-3)
     atol: float = eqx.field(static=True, default=1e-4)
@@ -114,11 +111,9 @@ class Adaptive(Solver):
             )
 
     def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
-        """In as many steps as the tolerances ask for."""
         return self._run(field, z, tau)[0]
 
-    def path(self, field: Field, z: Latent, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """From each time on to the next, every lane through its own."""
+    def path(self, field: Field, z: Latent, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         ends = jnp.concatenate([jnp.zeros_like(taus[:1]), taus])
 
         def on(z: Latent, tau: Ticks) -> tuple[Latent, Latent]:
@@ -128,11 +123,11 @@ class Adaptive(Solver):
         return jax.lax.scan(on, z, jnp.diff(ends, axis=0))[1]
 
     def count(self, field: Field, z: Latent, tau: Ticks) -> Int[Array, ""]:
-        """How many steps it takes; one more than `max_steps` where that is not enough."""
+        """Number of steps; `max_steps` + 1 if they do not suffice."""
         return self._run(field, z, tau)[1]
 
     def _run(self, field: Field, z: Latent, tau: Ticks) -> tuple[Latent, Int[Array, ""]]:
-        """All lanes step together, and each must meet the tolerances."""
+        """All examples take the same steps, and each must meet the tolerances."""
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(lambda s, z, tau: tau[None] * field(z)),
             diffrax.Dopri5(),
@@ -141,7 +136,7 @@ class Adaptive(Solver):
             dt0=None,
             y0=z,
             args=tau,
-            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=_worst_lane),
+            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=_worst_error),
             saveat=diffrax.SaveAt(t1=True),
             max_steps=self.max_steps,
             throw=False,
@@ -152,22 +147,22 @@ class Adaptive(Solver):
         return jnp.where(reached, solution.ys[0], jnp.nan), steps
 
 
-def _worst_lane(error: Latent) -> Float[Array, ""]:
-    """The root mean square over features, of the lane where it is largest."""
+def _worst_error(error: Latent) -> Float[Array, ""]:
+    """Root mean square over features, maximum over the batch."""
     square = (error**2).mean(0).max()
-    return jnp.sqrt(jnp.where(square > 0, square, 1.0)) * (square > 0)  # the gradient of the root is finite at 0
+    return jnp.sqrt(jnp.where(square > 0, square, 1.0)) * (square > 0)  # keeps the gradient of the root finite at 0
 
 
 TIGHT = Adaptive(rtol=1e-6, atol=1e-6, max_steps=4096)
-"""What other solvers are compared with."""
+"""Reference that other solvers are compared with."""
 
 
 def parse_solver(text: str, longest: float) -> Solver:
-    """A solver as the command line writes it.
+    """Parse a solver from the command line.
 
-    `rk4:2` for two steps an interval, `rk4:0.5t` for steps of at most half a tick in the longest interval, `dopri5`,
-    `dopri5:1e-5,1e-6` or `dopri5:1e-5,1e-6,256` for the adaptive one with its relative and absolute tolerance and the
-    most steps it may take.
+    `rk4:2` for two steps per interval, `rk4:0.5t` for steps of at most half a tick in the longest interval, `dopri5`,
+    `dopri5:1e-5,1e-6` or `dopri5:1e-5,1e-6,256` for the adaptive one with its relative and absolute tolerance and
+    maximum number of steps.
     """
     method, _, detail = text.partition(":")
     try:
@@ -181,7 +176,7 @@ def parse_solver(text: str, longest: float) -> Solver:
         raise
     except (ValueError, TypeError) as error:
         raise KairodeError(
-            f"'{text}' is no solver: write METHOD, METHOD:STEPS (rk4:2), METHOD:LENGTHt (rk4:0.5t, in ticks) or "
+            f"'{text}' is not a solver: use METHOD, METHOD:STEPS (rk4:2), METHOD:LENGTHt (rk4:0.5t, in ticks) or "
             f"dopri5:RTOL,ATOL,MAX_STEPS, with METHOD one of {', '.join(METHODS)}."
         ) from error
 

@@ -1,7 +1,7 @@
-"""A model along whole episodes: teacher forcing, scheduled sampling, open loop.
+"""Predictions along whole episodes: teacher forcing, scheduled sampling, open loop.
 
-Inside, time comes first and the batch last ([time, feature, batch]): a step of the loop is then products of a matrix
-with many columns and elementwise work on whole vectors.
+Time is the first axis and the batch the last ([time, feature, batch]): each step is then a product of a matrix with
+many columns and elementwise operations on whole vectors.
 """
 
 from typing import Any, NamedTuple
@@ -21,13 +21,13 @@ from kairode.models.networks import unfold
 
 
 class Episodes(eqx.Module):
-    """What a model needs of episodes: standardised, actions as numbers, time in ticks."""
+    """Model inputs of episodes: standardised observations, encoded actions, time in ticks."""
 
     obs: Float[Array, "*n moments d"]
     action: Float[Array, "*n T a"]
     tau: Float[Array, "*n T"]
     real: Bool[Array, "*n T"]
-    """Which decisions are not padding."""
+    """Mask of the decisions that are not padding."""
 
     def batch_last(self) -> "Episodes":
         """From [episode, time, feature] to [time, feature, episode]."""
@@ -35,10 +35,10 @@ class Episodes(eqx.Module):
 
 
 def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
-    """Episodes as the model sees them; refused where they are about something else."""
+    """Episodes as inputs of a model; raises if observations or actions differ from the model's."""
     if not (isinstance(model, DynamicsModel) and isinstance(trajectory, Trajectory)):
         raise KairodeError(
-            f"a model and experience are needed, in this order, got a {type(model).__name__} and a "
+            f"expected a model and a trajectory, in this order, got {type(model).__name__} and "
             f"{type(trajectory).__name__}."
         )
     spec = model.spec
@@ -52,7 +52,7 @@ def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
 
 
 def check_same(model: Spec, data: Spec, who: str = "model") -> None:
-    """Refuse data or a system with other observations or actions than those of the model (or the policy)."""
+    """Raise if a system or data has other observations or actions than the model (or policy)."""
 
     def names(spec: Spec) -> tuple[list[str], list[str]]:
         return [v.name for v in spec.observations], list(spec.actions.names)
@@ -60,22 +60,22 @@ def check_same(model: Spec, data: Spec, who: str = "model") -> None:
     for what, mine, theirs in zip(("observations", "actions"), names(model), names(data), strict=True):
         if mine != theirs:
             raise KairodeError(
-                f"the {who} knows {len(mine)} {what} ({', '.join(mine)}), the data of '{data.name}' have {len(theirs)} "
-                f"({', '.join(theirs)}): give it what it was made for."
+                f"the {who} has {len(mine)} {what} ({', '.join(mine)}), but '{data.name}' has {len(theirs)} "
+                f"({', '.join(theirs)}): they must match."
             )
     if type(model.actions) is not type(data.actions):
-        raise KairodeError(f"the {who}'s actions and those of '{data.name}' are not of one kind (named, or controls).")
+        raise KairodeError(f"the {who}'s actions and those of '{data.name}' are not both discrete or both continuous.")
 
 
 class Course(NamedTuple):
     """Latent states and predictions along episodes, batch last."""
 
     before: Float[Array, "T z n"]
-    """z_0 .. z_{T-1}: what is known at each decision."""
+    """z_0 .. z_{T-1}, the latent states at the decisions."""
     after: Float[Array, "T z n"]
     """z_1 .. z_T."""
     drive: Float[Array, "T d n"]
-    """What observation and action contributed."""
+    """Contribution of observation and action."""
     obs: Float[Array, "T d n"]
     """Predicted observations 1 .. T, standardised."""
 
@@ -84,13 +84,13 @@ def encode(model: DynamicsModel, episodes: Episodes) -> Gaussian | None:
     """q(z_0 | episode), mean and log variance with the batch last; None for models that start from zeros."""
     if not isinstance(model.initial, Encoded):
         return None
-    lanes = episodes.tau.shape[-1]
-    gates, initial = jax.vmap(model.initial.gates)(_inputs(episodes)), unfold(model.initial, lanes)
+    batch = episodes.tau.shape[-1]
+    gates, initial = jax.vmap(model.initial.gates)(_inputs(episodes)), unfold(model.initial, batch)
 
     def read(h: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         return initial.read(h, *step), None
 
-    h, _ = jax.lax.scan(read, jnp.zeros((initial.size, lanes)), (gates, episodes.real))
+    h, _ = jax.lax.scan(read, jnp.zeros((initial.size, batch)), (gates, episodes.real))
     return model.initial.posterior(h)
 
 
@@ -99,9 +99,9 @@ def follow(
 ) -> Course:
     """Predict along episodes (batch last) from the latent states z.
 
-    `sees` says where the model is shown the true observation; elsewhere it sees its own prediction. The first one is
-    always shown. None shows all of them: teacher forcing, where the inputs are known beforehand. Padding leaves z as it
-    is.
+    `sees` marks the steps at which the model is given the true observation; elsewhere it is given its own prediction.
+    The first observation is always given. None gives all of them (teacher forcing; inputs are then known in advance).
+    Padding leaves z unchanged.
     """
     x, tau = _inputs(episodes), episodes.tau
     transition, decoder = unfold((model.transition, model.decoder), tau.shape[-1])
@@ -120,8 +120,8 @@ def follow(
         carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array, Array]
     ) -> tuple[tuple[Array, Array], Course]:
         (z, own), (obs, action, tau, seen, real) = carry, step
-        shown = jnp.where(seen[None], obs, own)
-        drive = transition.inputs(jnp.concatenate([shown, action]), tau)
+        teacher_forcing = jnp.where(seen[None], obs, own)
+        drive = transition.inputs(jnp.concatenate([teacher_forcing, action]), tau)
         after = jnp.where(real[None], transition.move(z, drive, tau), z)
         predicted = decoder(after)
         return (after, predicted), Course(z, after, drive, predicted)
@@ -133,12 +133,12 @@ def follow(
 
 
 def open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
-    """From the first observation alone, on its own predictions, z_0 from the prior (batch last)."""
+    """Open-loop predictions from the first observation, z_0 from the prior (batch last)."""
     return follow(model, _prior(model, episodes, key), episodes, jnp.zeros(episodes.tau.shape, bool))
 
 
-def shown_the_truth(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
-    """One interval ahead at a time, z_0 from the prior (batch last)."""
+def teacher_forced(model: DynamicsModel, episodes: Episodes, key: Any) -> Course:
+    """One-step predictions with teacher forcing, z_0 from the prior (batch last)."""
     return follow(model, _prior(model, episodes, key), episodes)
 
 
@@ -148,33 +148,33 @@ def _prior(model: DynamicsModel, episodes: Episodes, key: Any) -> Float[Array, "
 
 
 @eqx.filter_jit
-def _rollout(model: DynamicsModel, episodes: Episodes, key: Any, shown: bool) -> tuple[Array, Array]:
-    along = shown_the_truth if shown else open_loop
+def _rollout(model: DynamicsModel, episodes: Episodes, key: Any, teacher_forcing: bool) -> tuple[Array, Array]:
+    along = teacher_forced if teacher_forcing else open_loop
     course = along(model, episodes.batch_last(), key)
     return course.obs, course.after
 
 
 def predict_with_states(
-    model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
+    model: DynamicsModel, trajectory: Trajectory, *, teacher_forcing: bool = False, seed: int = 0
 ) -> tuple[Float[np.ndarray, "*n T d"], Float[np.ndarray, "*n T z"]]:
     """Predicted observations and latent states 1 .. T of one or many episodes; see `predict`."""
     single = isinstance(trajectory, Trajectory) and np.ndim(trajectory.length) == 0
     many = jax.tree.map(lambda x: np.asarray(x)[None], trajectory) if single else trajectory
-    found = _rollout(model, prepare(model, many), jax.random.key(seed), shown)
+    found = _rollout(model, prepare(model, many), jax.random.key(seed), teacher_forcing)
     obs, latent = (np.moveaxis(np.asarray(x), -1, 0) for x in found)
     obs = model.scale.undo(obs)
     return (obs[0], latent[0]) if single else (obs, latent)
 
 
 def predict(
-    model: DynamicsModel, trajectory: Trajectory, *, shown: bool = False, seed: int = 0
+    model: DynamicsModel, trajectory: Trajectory, *, teacher_forcing: bool = False, seed: int = 0
 ) -> Float[np.ndarray, "*n T d"]:
     """Predicted observations 1 .. T of one or many episodes, in the environment's units.
 
-    By default from the first observation alone, the model's own predictions fed back. With `shown` it is shown the
-    truth at every decision, so that each prediction looks one interval ahead.
+    By default open loop, from the first observation. With `teacher_forcing` the model is given the true observation at
+    every decision, so that each prediction is one interval ahead.
     """
-    return predict_with_states(model, trajectory, shown=shown, seed=seed)[0]
+    return predict_with_states(model, trajectory, teacher_forcing=teacher_forcing, seed=seed)[0]
 
 
 def _inputs(episodes: Episodes) -> Float[Array, "T i n"]:

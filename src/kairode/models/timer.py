@@ -1,4 +1,4 @@
-"""The interval timer: P(tau | z, s, a), when the next decision will be."""
+"""Interval timers: P(tau | z, s, a)."""
 
 import abc
 import math
@@ -13,60 +13,57 @@ from jaxtyping import Array, Float, Key
 from kairode.models.networks import MLP
 from kairode.models.ode import Ticks
 
-Features = Float[Array, "f *lanes"]
+Features = Float[Array, "f *batch"]
 """[s a z]."""
 
 
 class Timer(eqx.Module):
-    """Predicts the interval, in ticks."""
+    """Predicts the interval to the next decision, in ticks."""
 
     @abc.abstractmethod
     def loss(self, features: Features, tau: Ticks) -> Ticks:
-        """What is added to the objective for one decision, equation (10)."""
+        """Loss of one decision, equation (10)."""
 
     @abc.abstractmethod
     def interval(self, features: Features, *, key: Key[Array, ""] | None = None) -> Ticks:
-        """The most likely interval; with a key, a draw."""
+        """The most likely interval; with a key, a sampled one."""
 
 
 class NoTimer(Timer):
     """Intervals are known, not learned."""
 
     def loss(self, features: Features, tau: Ticks) -> Ticks:
-        """Nothing."""
         return jnp.zeros_like(tau)
 
     def interval(self, features: Features, *, key: Key[Array, ""] | None = None) -> Ticks:
-        """Unknown: NaN. Plan with a schedule instead."""
+        """NaN: use a schedule instead."""
         return jnp.full(features.shape[1:], jnp.nan)
 
 
 class ClassTimer(Timer):
-    """One class for each of a range of evenly spaced intervals: cross-entropy."""
+    """Classifier over evenly spaced intervals, fitted by cross-entropy."""
 
     net: MLP
     low: float = eqx.field(static=True)
     step: float = eqx.field(static=True)
 
-    def logits(self, features: Features) -> Float[Array, "classes *lanes"]:
-        """Of the classes, the shortest interval first."""
+    def logits(self, features: Features) -> Float[Array, "classes *batch"]:
+        """Logits of the classes, shortest interval first."""
         return self.net(features)
 
     def loss(self, features: Features, tau: Ticks) -> Ticks:
-        """-log p of the interval that was."""
         log_p = jax.nn.log_softmax(self.logits(features), axis=0)
         this = jnp.clip(jnp.round((tau - self.low) / self.step).astype(jnp.int32), 0, log_p.shape[0] - 1)
         return -(log_p * jax.nn.one_hot(this, log_p.shape[0], axis=0)).sum(0)
 
     def interval(self, features: Features, *, key: Key[Array, ""] | None = None) -> Ticks:
-        """The class with the largest logit, or a draw."""
         logits = self.logits(features)
         this: Any = jnp.argmax(logits, axis=0) if key is None else jax.random.categorical(key, logits, axis=0)
         return self.low + self.step * this.astype(logits.dtype)
 
 
 NARROWEST, WIDEST = 1e-3, 10.0
-"""Bounds of a scale, in units of the range of the intervals: at the upper one, draws are uniform within 0.2 %."""
+"""Bounds of the scale, as a fraction of the range of intervals: at the upper one, draws are uniform within 0.2 %."""
 
 
 class ContinuousTimer(Timer):
@@ -80,8 +77,8 @@ class ContinuousTimer(Timer):
     low: float = eqx.field(static=True)
     high: float = eqx.field(static=True)
     spread: MLP | None = None
-    """Predicts the logarithm of the scale, in units of the range; None (models saved before there was one): no draws,
-    always the centre."""
+    """Predicts the logarithm of the scale, as a fraction of the range. None (models saved by older versions): always
+    the centre, no sampling."""
 
     def loss(self, features: Features, tau: Ticks) -> Ticks:
         """(tau^ - tau)^2 - log p(tau)."""
@@ -93,13 +90,12 @@ class ContinuousTimer(Timer):
         return (centre - tau) ** 2 - truncated_normal_log_density(tau, fixed, scale, self.low, self.high)
 
     def scale(self, features: Features) -> Ticks:
-        """Of the normal distribution before it is truncated."""
+        """Scale of the normal distribution before truncation."""
         assert self.spread is not None
         log_scale = jnp.clip(self.spread(features)[0], math.log(NARROWEST), math.log(WIDEST))
         return (self.high - self.low) * jnp.exp(log_scale)
 
     def interval(self, features: Features, *, key: Key[Array, ""] | None = None) -> Ticks:
-        """The centre, within the range of the intervals, or a draw."""
         centre = jnp.clip(self.net(features)[0], self.low, self.high)
         if key is None or self.spread is None:
             return centre

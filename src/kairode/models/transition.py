@@ -1,8 +1,8 @@
-"""From one latent state to the next: z_i from z_{i-1}, the observation, the action and the interval.
+"""Transitions between latent states: z_i from z_{i-1}, observation, action and interval.
 
-A transition is split in two. `inputs` is what observation, action and interval contribute; under teacher forcing it
-is known for the whole episode and computed at once. `move` is the recurrence itself. A new transition is a class
-here and a line in `zoo.py`. Arrays are feature first, with any lanes behind (`networks.py`).
+A transition is split in two. `inputs` is the contribution of observation, action and interval; under teacher forcing it
+is known for the whole episode and computed at once. `move` is the recurrence itself. A new transition is a class here
+and a line in `zoo.py`. Arrays are feature first, followed by any batch axes (`networks.py`).
 """
 
 import abc
@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Key
 from kairode.models.networks import GRU, MLP, Linear
 from kairode.models.ode import Latent, Solver, Ticks
 
-Inputs = Float[Array, "i *lanes"]
-"""Observation and action, one behind the other."""
-Drive = Float[Array, "d *lanes"]
-"""What they contribute."""
+Inputs = Float[Array, "i *batch"]
+"""Observation and action, concatenated."""
+Drive = Float[Array, "d *batch"]
+"""Contribution of the inputs."""
 
 
 class Transition(eqx.Module):
@@ -26,15 +26,15 @@ class Transition(eqx.Module):
 
     @abc.abstractmethod
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """What observation, action and interval contribute."""
+        """Contribution of observation, action and interval."""
 
     @abc.abstractmethod
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """The latent state after tau."""
+        """Latent state after tau."""
 
     @abc.abstractmethod
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """The latent states at several times (ascending) after one decision."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
+        """Latent states at several times (ascending) after one decision."""
 
 
 class FlowTransition(Transition):
@@ -45,7 +45,7 @@ class FlowTransition(Transition):
 
     @abc.abstractmethod
     def entry(self, z: Latent, drive: Drive) -> Latent:
-        """Where the flow of an interval starts."""
+        """Initial state of the flow of an interval."""
 
 
 class Gated(Transition):
@@ -55,19 +55,16 @@ class Gated(Transition):
 
     @classmethod
     def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "Gated":
-        """With random weights."""
         return cls(GRU.new(inputs, latent, key=key))
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """The gates."""
         return self.cell.input(x)
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """The same however long the interval."""
+        """Independent of the interval."""
         return self.cell.move(z, drive)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """The same state at all times."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return move_to_each(self, z, x, taus)
 
 
@@ -78,19 +75,16 @@ class GatedWithInterval(Transition):
 
     @classmethod
     def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "GatedWithInterval":
-        """With random weights."""
         return cls(GRU.new(inputs + 1, latent, key=key))
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """The gates, the interval one more input."""
         return self.cell.input(jnp.concatenate([x, tau[None]]))
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """The interval is in the gates."""
+        """The interval is already in the gates."""
         return self.cell.move(z, drive)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """One move for each time."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return move_to_each(self, z, x, taus)
 
 
@@ -102,20 +96,17 @@ class DecayGated(Transition):
 
     @classmethod
     def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "DecayGated":
-        """With one rate for all latent dimensions, as in the published runs."""
+        """One rate for all latent dimensions, as in the published runs."""
         rate_key, cell_key = jax.random.split(key)
         return cls(Linear.new(1, 1, key=rate_key), GRU.new(inputs, latent, key=cell_key))
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """The gates."""
         return self.cell.input(x)
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """Decay, then the gated update."""
         return self.cell.move(jnp.exp(-jax.nn.relu(self.rate(tau[None]))) * z, drive)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """One move for each time."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return move_to_each(self, z, x, taus)
 
 
@@ -128,25 +119,22 @@ class FlowGated(FlowTransition):
 
     @classmethod
     def new(cls, inputs: int, latent: int, hidden: int, solver: Solver, *, key: Key[Array, ""]) -> "FlowGated":
-        """With a field of two hidden layers."""
+        """The field has two hidden layers."""
         field_key, cell_key = jax.random.split(key)
         field = MLP.new(latent, hidden, hidden, latent, key=field_key)
         return cls(field=field, cell=GRU.new(inputs, latent, key=cell_key), solver=solver)
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """The gates."""
         return self.cell.input(x)
 
     def entry(self, z: Latent, drive: Drive) -> Latent:
-        """The flow starts at z itself."""
         return z
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """Flow, then the gated update."""
         return self.cell.move(self.solver.solve(self.field, z, tau), drive)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """One flow, a gated update at each time."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
+        """One flow, with a gated update at each time."""
         drive = self.cell.input(x)
         return jax.vmap(lambda z: self.cell.move(z, drive))(self.solver.path(self.field, z, taus))
 
@@ -163,7 +151,7 @@ class LinearFlow(FlowTransition):
 
     @classmethod
     def new(cls, inputs: int, latent: int, hidden: int, solver: Solver, *, key: Key[Array, ""]) -> "LinearFlow":
-        """With a field of two hidden layers; W as one layer of z, a and s would start."""
+        """The field has two hidden layers; W is initialised as one layer of [z a s]."""
         mix_key, drive_key, field_key = jax.random.split(key, 3)
         bound = (inputs + latent) ** -0.5
         return cls(
@@ -174,24 +162,19 @@ class LinearFlow(FlowTransition):
         )
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
-        """W's part for observation and action."""
         return self.drive(x)
 
     def entry(self, z: Latent, drive: Drive) -> Latent:
-        """z~ = W [z a s] + b."""
         return self.mix(z) + drive
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """Jump, then flow."""
         return self.solver.solve(self.field, self.entry(z, drive), tau)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]) -> Float[Array, "k z *lanes"]:
-        """One jump, one flow."""
+    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return self.solver.path(self.field, self.entry(z, self.drive(x)), taus)
 
 
 def move_to_each(
-    transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *lanes"]
-) -> Float[Array, "k z *lanes"]:
-    """One move for each time, side by side."""
+    transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]
+) -> Float[Array, "k z *batch"]:
     return jax.vmap(lambda tau: transition.move(z, transition.inputs(x, tau), tau))(taus)

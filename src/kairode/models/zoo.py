@@ -1,4 +1,4 @@
-"""The models by name. A new one is a class in `transition.py` (or beside it) and a line here."""
+"""Models by name. A new one is a class in `transition.py` (or a module of its own) and a line here."""
 
 from collections.abc import Callable
 
@@ -56,14 +56,14 @@ MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
     "latent-ode": (_variational, _linear_ode),
     "variational-ode-rnn": (_variational, _ode_gru),
 }
-"""Initial state and transition of each model; decoder and timer are the same for all."""
+"""Initial state and transition of each model; decoder and timer are common to all."""
 """In the order of the paper's tables."""
 
 
 def build(
     name: str, spec: Spec, sizes: ModelConfig | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
 ) -> DynamicsModel:
-    """A model by its name, with random weights, for a task of these sizes and units."""
+    """Create a model with random weights for a task."""
     new_initial, new_transition = MODELS[check_model(name)]
     sizes, observed = sizes or ModelConfig(), len(spec.observations)
     inputs = observed + spec.actions.n
@@ -96,7 +96,7 @@ def _timer(spec: Spec, sizes: ModelConfig, features: int, key: Key[Array, ""]) -
         return ContinuousTimer(net, low, high, spread)
     if kind == "classes":
         if classes is None:
-            raise KairodeError(f"the intervals of '{spec.name}' are continuous: they need the timer 'continuous'.")
+            raise KairodeError(f"the intervals of '{spec.name}' are continuous: use timer='continuous'.")
         net = MLP.new(features, sizes.timer_hidden, classes, key=key)
         return ClassTimer(net, spec.intervals.low / tick, spec.intervals.step / tick)
     raise unknown("timer", kind, ("auto", "classes", "continuous", "none"))

@@ -13,7 +13,7 @@ from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import TIGHT, Adaptive, Solver
-from kairode.models.predict import Episodes, prepare, shown_the_truth
+from kairode.models.predict import Episodes, prepare, teacher_forced
 from kairode.models.predict import open_loop as follow_open_loop
 from kairode.models.timer import ClassTimer, NoTimer
 from kairode.models.transition import FlowTransition
@@ -194,7 +194,7 @@ def _timed(model: DynamicsModel, episodes: Episodes, key: Any) -> tuple[Any, Any
     """Most likely and sampled interval at every decision, in ticks, given true observations."""
     start_key, draw_key = key, jax.random.fold_in(key, 1)
     data = episodes.batch_last()
-    before = shown_the_truth(model, data, start_key).before
+    before = teacher_forced(model, data, start_key).before
     features = jnp.concatenate([data.obs[:-1], data.action, before], axis=1)
     keys = jax.random.split(draw_key, len(features))
     likely = jax.vmap(model.timer.interval)(features)
