@@ -105,13 +105,13 @@ def test_what_really_happened_as_transitions() -> None:
 def test_a_penalty_needs_an_imagined_world() -> None:
     batches = (TrainingBatch(Cue(), Own(), IdentityEncoder(), 1),)
     settings = dataclasses.replace(TINY, disagreement_penalty=1.0)
-    with pytest.raises(KairodeError, match="needs an imagined world"):
+    with pytest.raises(KairodeError, match="needs a model environment"):
         run_steps((settings, batches, 1), init_train_state(batches, settings, 1, [0]))
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
 def test_a_seed_for_each_agent(seeds: list[int]) -> None:
-    with pytest.raises(KairodeError, match="2 agents need as many seeds"):
+    with pytest.raises(KairodeError, match="one seed per agent is needed: 2 agents"):
         init_train_state([TrainingBatch(Cue(), Own(), IdentityEncoder(), 2)], TINY, 1, seeds)
 
 

@@ -186,9 +186,9 @@ def test_values_that_are_no_numbers() -> None:
 
 def test_bad_arguments() -> None:
     env = kairode.make("gridworld")
-    with pytest.raises(KairodeError, match="episodes must be a whole number of at least 1, got 0"):
+    with pytest.raises(KairodeError, match="episodes must be an integer of at least 1, got 0"):
         kairode.collect(env, episodes=0)
-    with pytest.raises(KairodeError, match="seed must be a whole number between"):
+    with pytest.raises(KairodeError, match="seed must be an integer between"):
         kairode.collect(env, episodes=1, seed=-1)
 
 

@@ -90,7 +90,7 @@ def test_an_error_that_is_no_number_does_no_harm() -> None:
 
 
 def test_more_than_the_capacity_at_once() -> None:
-    with pytest.raises(KairodeError, match="5 items at once are more than the replay's capacity of 4"):
+    with pytest.raises(KairodeError, match="5 items exceed the replay buffer's capacity of 4"):
         rp.add(rp.empty(4, EXAMPLE), items(range(5)))
 
 

@@ -74,15 +74,15 @@ def spoil(rows, column: str, row: int, value):
         ("T2", 2, None, "row 2, column 'T2': the value is missing"),
         ("reward", 0, float("inf"), "row 0, column 'reward': inf is not a finite number"),
         ("reward", 1, None, "row 1, column 'reward': the value is missing"),
-        ("reward", 3, 1.0, "row 3, column 'reward': the last row of an episode must leave this empty"),
+        ("reward", 3, 1.0, "row 3, column 'reward': must be empty in the last row of an episode"),
         ("action", 2, "aspirin", "row 2, column 'action': unknown action 'aspirin'; known: none, RTI, PI"),
         ("action", 2, None, "row 2, column 'action': the value is missing"),
-        ("action", 7, "PI", "row 7, column 'action': the last row of an episode must leave this empty"),
+        ("action", 7, "PI", "row 7, column 'action': must be empty in the last row of an episode"),
         ("truncated", 1, True, "row 1, column 'truncated': true in a row that is not its episode's last"),
-        ("truncated", 3, False, "row 3, column 'truncated': an episode's last row must say either"),
-        ("terminated", 3, True, "row 3, column 'truncated': an episode's last row must say either"),
+        ("truncated", 3, False, "row 3, column 'truncated': the last row of an episode must be either"),
+        ("terminated", 3, True, "row 3, column 'truncated': the last row of an episode must be either"),
         ("episode", 6, 0, "row 6, column 'episode': episode 0 begins again"),
-        ("episode", 7, 2, "row 7, column 'episode': episode 2 has one row only"),
+        ("episode", 7, 2, "row 7, column 'episode': episode 2 has only one row"),
         ("episode", 0, None, "row 0, column 'episode': the value is missing"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_column_of_the_wrong_kind(rows) -> None:
     with pytest.raises(KairodeError, match="column 'T1': numbers are needed, the column holds string"):
         kairode.read(path)
     pq.write_table(table.set_column(11, "truncated", words).replace_schema_metadata(table.schema.metadata), path)
-    with pytest.raises(KairodeError, match="column 'truncated': true or false is needed"):
+    with pytest.raises(KairodeError, match="column 'truncated': booleans are required"):
         kairode.read(path)
 
 
@@ -134,18 +134,18 @@ def test_files_that_are_no_tables(rows, tmp_path) -> None:
     whole = path.read_bytes()
     for cut in (len(whole) - 1, len(whole) // 2, 10):
         path.write_bytes(whole[:cut])
-        with pytest.raises(KairodeError, match=r"visits.parquet is not a whole Parquet file: it is cut off"):
+        with pytest.raises(KairodeError, match=r"visits.parquet is not a valid Parquet file: it is cut off"):
             kairode.read(path)
     damaged = bytearray(whole)
     damaged[20:400] = bytes(380)
     path.write_bytes(damaged)
-    with pytest.raises(KairodeError, match="is not a whole Parquet file"):
+    with pytest.raises(KairodeError, match="is not a valid Parquet file"):
         kairode.read(path)
     pq.write_table(table.slice(0, 0), path)
-    with pytest.raises(KairodeError, match="is empty: it has columns but no rows"):
+    with pytest.raises(KairodeError, match="has columns but no rows"):
         kairode.read(path)
     pq.write_table(table.replace_schema_metadata({b"kairode": b"{not json"}), path)
-    with pytest.raises(KairodeError, match="metadata under 'kairode' cannot be understood"):
+    with pytest.raises(KairodeError, match="metadata under 'kairode' is invalid"):
         kairode.read(path)
 
 
@@ -253,18 +253,18 @@ def test_controls_have_bounds_of_their_own(tmp_path) -> None:
     ("columns", "message"),
     [
         ({"t": ["0", "3", "10", "100", "101"]}, "column 't': numbers are needed, the column holds string"),
-        ({"action": [True, False, None, True, None]}, "column 'action': give names, or whole numbers"),
-        ({"action": [-1, 0, None, 1, None]}, "column 'action': give names, or whole numbers"),
+        ({"action": [True, False, None, True, None]}, "column 'action': give names, or integers"),
+        ({"action": [-1, 0, None, 1, None]}, "column 'action': give names, or integers"),
         ({"action": None}, "the column 'action' is missing"),
-        ({"action": None, "Action": [0, 1, None, 1, None]}, "Is it the one called 'Action'?"),
+        ({"action": None, "Action": [0, 1, None, 1, None]}, "Did you mean 'Action'?"),
         ({"pressure": ["low"] * 5}, "column 'pressure': numbers are needed, the column holds string"),
-        ({"pressure": [1.0, 1e300, 3.0, 4.0, 5.0]}, "row 1, column 'pressure': 1e+300 is too large for single"),
-        ({"reward": [0.5, 1e39, None, -1.0, None]}, "row 1, column 'reward': 1e+39 is too large for single"),
-        ({"t": [0.0, 1e-50, 10.0, 100.0, 101.0]}, "row 1, column 't': the interval before is too short"),
-        ({"pressure": None}, "no column of observations"),
-        ({"action": [0, 100023411, None, 1, None]}, "whole numbers from 0 to 999"),
-        ({"action": [0.5, 1.0, None, 1.0, None]}, "amounts go into columns action_NAME"),
-        ({"truncated": [0, 0, 0, 0, 2]}, "column 'truncated': true or false is needed"),
+        ({"pressure": [1.0, 1e300, 3.0, 4.0, 5.0]}, "row 1, column 'pressure': 1e+300 exceeds single"),
+        ({"reward": [0.5, 1e39, None, -1.0, None]}, "row 1, column 'reward': 1e+39 exceeds single"),
+        ({"t": [0.0, 1e-50, 10.0, 100.0, 101.0]}, "row 1, column 't': the preceding interval is too short"),
+        ({"pressure": None}, "no observation column"),
+        ({"action": [0, 100023411, None, 1, None]}, "integers from 0 to 999"),
+        ({"action": [0.5, 1.0, None, 1.0, None]}, "continuous actions go into columns action_NAME"),
+        ({"truncated": [0, 0, 0, 0, 2]}, "column 'truncated': booleans are required"),
     ],
 )
 def test_faults_of_a_clinics_table(tmp_path, columns: dict, message: str) -> None:
@@ -279,7 +279,7 @@ def test_a_column_twice(tmp_path) -> None:
     path = tmp_path / "clinic.parquet"
     table = pa.table(clinic())
     pq.write_table(table.append_column("pressure", table["pressure"]), path)
-    with pytest.raises(KairodeError, match="the column 'pressure' stands there twice"):
+    with pytest.raises(KairodeError, match="the column 'pressure' occurs twice"):
         kairode.read(path)
 
 

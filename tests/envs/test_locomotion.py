@@ -118,7 +118,7 @@ def test_the_task_serves_jax_as_well(name: str) -> None:
 def test_no_fractions_of_a_frame(tau: float) -> None:
     simulation = kairode.make("swimmer").open()
     simulation.reset(0)
-    with pytest.raises(KairodeError, match="whole number of frames"):
+    with pytest.raises(KairodeError, match="integer number of frames"):
         simulation.transition(np.zeros(2), tau)
     simulation.transition(np.zeros(2), 2.9999998)
     assert simulation.gym.data.time == pytest.approx(0.03)

@@ -84,7 +84,7 @@ def test_unknown_name(name: str, suggestion: str) -> None:
         ("acrobot", {"intervals": (0.3, 1.0)}, "multiples of 0.2 s"),
         ("hiv", {"horizon": 0}, "horizon must be positive"),
         ("hiv", {"horizon": math.nan}, "horizon must be positive"),
-        ("hiv", {"max_decisions": 0}, "max_decisions must be a whole number of at least 1"),
+        ("hiv", {"max_decisions": 0}, "max_decisions must be an integer of at least 1"),
         ("hiv", {"observed": ("V", "E", "V")}, "cannot be called 'V'"),
         ("hiv", {"visits": ((1, 2),) * 4}, "3 rows of 4 pairs"),
         ("gridworld", {"intervals": (1.5, 3.5)}, "must be whole seconds"),
@@ -203,7 +203,7 @@ def test_an_environment_may_hold_its_task_as_a_field() -> None:
         (1e9, "must not be longer than an episode, 1000 days, got 1e.09"),
         ([1, 1e9], "must not be longer than an episode"),
         (["a"], "must be numbers"),
-        (1e-9, "decisions in an episode of 'hiv', more than 1,000,000"),
+        (1e-9, "decisions per episode of 'hiv', more than 1,000,000"),
     ],
 )
 def test_schedules_beyond_reason(schedule, message: str) -> None:
@@ -224,5 +224,5 @@ def test_schedules_from_what_people_write() -> None:
         as_schedule(Fixed(jnp.asarray(0.0)), spec)
     with pytest.raises(KairodeError, match="empty"):
         as_schedule([], spec)
-    with pytest.raises(KairodeError, match="whole number of frames"):
+    with pytest.raises(KairodeError, match="integer number of frames"):
         as_schedule(Fixed(1.5), kairode.make("hopper").task.spec)

@@ -98,7 +98,7 @@ def test_the_command_of_a_run_names_what_differs():
     ("words", "reason"),
     [
         ("run acrobot --price -1", "price"),
-        ("run acrobot --candidates 1 0.4", "must ascend"),
+        ("run acrobot --candidates 1 0.4", "must be strictly ascending"),
         ("run acrobot --candidates 0.13", "0.13"),
         ("run gridworld --rounds 1 --episodes 5", "--episodes must be at least 10"),
         ("run gridworld --rounds 1 --paper", "--rounds 0"),

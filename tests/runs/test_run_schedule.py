@@ -79,7 +79,7 @@ def test_a_run_chooses_its_own_visits(typed, folder):
 
     code, _, err = typed("schedule", str(folder), "--price", "-1")
     assert code == 2
-    assert "price per visit" in err
+    assert "price must be" in err
 
     # The policy is learned once, unless something else is asked for.
     before = (folder / "schedule" / "policy.json").read_text()
@@ -129,17 +129,17 @@ def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
 @pytest.mark.parametrize(
     ("wish", "reason"),
     [
-        ({"prices": (-1.0,)}, "price per visit must be a number of at least 0, got -1"),
-        ({"prices": (float("nan"),)}, "price per visit"),
-        ({"prices": (float("inf"),)}, "price per visit"),
+        ({"prices": (-1.0,)}, "price must be at least 0, got -1"),
+        ({"prices": (float("nan"),)}, "price must be"),
+        ({"prices": (float("inf"),)}, "price must be"),
         ({"budgets": (0,)}, "whole number of at least 1, got 0"),
-        ({"budgets": (3,)}, "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
-        ({"taus": (3.0, 1.0)}, "must ascend"),
+        ({"budgets": (3,)}, "a budget of 3 cannot cover 30 seconds with intervals of at most 7: increase it to at least 5"),
+        ({"taus": (3.0, 1.0)}, "must be strictly ascending"),
         ({"taus": (1.5,)}, "multiples of 1 seconds"),
         ({"quantile": 2.0}, "quantile must lie in"),
         ({"episodes": 0}, "--episodes must be a whole number of at least 1, got 0"),
         ({"prices": ()}, "at least one price"),
-        ({"tolerance": 1.5}, "tolerance is a share of the rewards and must lie in"),
+        ({"tolerance": 1.5}, "tolerance must lie in"),
         ({"learning_seed": -1}, "--learning-seed must be a whole number of at least 0, got -1"),
     ],
 )

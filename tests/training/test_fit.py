@@ -140,7 +140,7 @@ def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None
     with pytest.raises(KairodeError, match="another model"):
         train(stacked("rnn", data.spec, 1), QUICK, data, data, seeds=[0], folder=tmp_path)
     partial = kairode.collect(kairode.make("hiv-partial", horizon=60), episodes=5, seed=0)
-    with pytest.raises(KairodeError, match="another model or of other data"):
+    with pytest.raises(KairodeError, match="another model or other data"):
         train(stacked("latent-ode", partial.spec, 1), QUICK, partial, partial, seeds=[0], folder=tmp_path)
     save_models(tmp_path, "latent-ode", SMALL, fitted.models)
     same(load_models(tmp_path)[0], fitted.models[0])
