@@ -15,7 +15,7 @@ from kairode.paper.budget import SHARE, Scope, quick
 from kairode.paper.locomotion import STUDIES as ROBOTS
 from kairode.paper.plan import ALL, FIGURES, goals, plan, work_item
 from kairode.paper.run_work import gather_table1, run_work_item
-from kairode.report.plan import in_words, left_in_words, time_left
+from kairode.report.plan import approximate_time, pending_sentence, time_left
 from kairode.report.results import FIGURES as DRAWN
 from kairode.runs.record import plain
 
@@ -216,14 +216,14 @@ def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
 
 
 def test_times_in_words(tmp_path) -> None:
-    assert [in_words(x) for x in (None, 3, 61, 600, 7200)] == ["unknown", "10 s", "70 s", "10 min", "2.0 h"]
+    assert [approximate_time(x) for x in (None, 3, 61, 600, 7200)] == ["unknown", "10 s", "70 s", "10 min", "2.0 h"]
     scope = empty(tmp_path)
     units = [dataclasses.replace(work, seconds=60.0) for work in plan("figure-values", scope)]
     assert time_left(units, 2) == 32 * 60 / 2
     assert time_left(units, 100) == 120.0  # a fit, then the study
-    assert left_in_words(units, 2) == "To run: 32, about 16 min 2 side by side."
+    assert pending_sentence(units, 2) == "To run: 32, about 16 min 2 side by side."
     units[0] = dataclasses.replace(units[0], seconds=None)
-    assert left_in_words(units, 1).endswith("one after the other; of 1 of them it is not known.")
+    assert pending_sentence(units, 1).endswith("one after the other; of 1 of them it is not known.")
 
 
 def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:

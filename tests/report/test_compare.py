@@ -44,8 +44,8 @@ def test_mean_spread_and_sentence(runs) -> None:
     assert one["as few"] == max(rare), "229 visits in 1000 days: every five days at most"
     assert [row.cells[0].text for row in runs_table(made).rows] == ["seed 0", "seed 1", "mean", "std"]
     assert comparison_sentence(made) == (
-        "Of 2 runs the policy returned more than the best constant one in 2 of 2, more than the model-free one in 1 of "
-        "2; chosen visits more than fixed ones with as few in 2 of 2."
+        "The policy has a higher return than the best constant policy in 2 of 2 runs, than the model-free policy in 1 "
+        "of 2; chosen visits have a higher return than fixed intervals with as few visits in 2 of 2."
     )
 
 

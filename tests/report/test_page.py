@@ -81,13 +81,13 @@ def test_a_page_is_well_formed_and_fetches_nothing(pages, name):
     assert "stroke: #000000" not in text  # it takes the page's ink, light or dark
     if name == "run":
         assert found.headings == [
-            "What was run",
-            "How good it is",
-            "What the model foretells",
+            "Run",
+            "Evaluation",
+            "Predictions",
             "Learning",
-            "What the policy does",
-            "When to look again",
-            "How to make it again",
+            "Policy",
+            "Decision times",
+            "Reproduction",
         ]
 
 

@@ -7,13 +7,13 @@ import re
 import sys
 
 import pytest
+from kairode.report.events import control_events, fit_events, practice_events, run_watch, tensorboard
 from rich.console import Console
 
 from kairode.agents.train_loop import TrainProgress
 from kairode.algorithms.mpc import MPCProgress
 from kairode.callbacks import Progress
 from kairode.errors import KairodeError
-from kairode.report.events import control_events, fit_events, practice_events, run_watch, tensorboard
 from kairode.report.progress import Bars, Display, Lines, Silent, counter, display, duration
 from kairode.training.loop import FitProgress
 

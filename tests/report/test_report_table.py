@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from kairode.report.table import Cell, Column, Row, Table, compared, mean_std, print_table, to_html, to_markdown
+from kairode.report.table import Cell, Column, Row, Table, mean_std, mean_std_cells, print_table, to_html, to_markdown
 
 TABLE = Table.in_sections(
     ["", "", "hr [/min]", Column("a|b", align="right")],
@@ -134,11 +134,11 @@ def test_html_holds_the_same_text() -> None:
 def test_the_best_of_those_compared() -> None:
     found = {"a": (1.0, 0.25, 5), "b": (2.0, 0.5, 3), "oracle": (9.0, 0.0, None), "c": None}
     names = ["a", "b", "c", "d", "oracle"]
-    cells = compared(found, names, beside=["oracle"])
+    cells = mean_std_cells(found, names, beside=["oracle"])
     assert [cell.text for cell in cells] == ["1.00 ± 0.25", "2.00 ± 0.50 (3)", None, None, "9.00 ± 0.00"]
     assert [cell.best for cell in cells] == [False, True, False, False, False]
-    assert [cell.best for cell in compared(found, names, lowest=True)] == [True, False, False, False, False]
-    assert not any(cell.best for cell in compared(found, ["a"]))  # nothing to compare with
+    assert [cell.best for cell in mean_std_cells(found, names, lowest=True)] == [True, False, False, False, False]
+    assert not any(cell.best for cell in mean_std_cells(found, ["a"]))  # nothing to compare with
 
 
 def test_mean_and_std() -> None:

@@ -8,7 +8,7 @@ import pytest
 import kairode
 from kairode.data.describe import spec_to_dict
 from kairode.report.runs import policy_table, print_run
-from kairode.report.summary import no_better_said, number, schedule_sentence, summary_sentences
+from kairode.report.summary import compact_number, no_better_sentence, schedule_sentence, summary_sentences
 from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.record import read_record
@@ -42,20 +42,19 @@ def made(mine: float, config: dict[str, Any] | None = None, env: str = "gridworl
 
 
 def test_a_policy_that_learned_something() -> None:
-    assert no_better_said(made(-30.0)) is None
+    assert no_better_sentence(made(-30.0)) is None
     assert summary_sentences(made(-30.0))[0].startswith("Learned from 1,000 real episodes")
-    assert no_better_said(made(-98.0)) is not None, "the intervals touch"
-    assert no_better_said(made(-97.9)) is None
+    assert no_better_sentence(made(-98.0)) is not None, "the intervals touch"
+    assert no_better_sentence(made(-97.9)) is None
 
 
 def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
     found = summary_sentences(made(-120.0))
     assert found[0] == (
         "The learned policy is no better than always right: return -120 (95 % -121 to -119), always right -100 "
-        "(-101 to -99). What to try next: more real episodes (--episodes 2000); Dyna rounds, in which the policy "
-        "collects and the models are refitted (--rounds 5); more imagined episodes (--learn.episodes 800); more "
-        "models (--ensemble-size 5); the model's latent state for the policy, if the state is only partly observed "
-        "(--latent-policy)."
+        "(-101 to -99). Suggestions: more real episodes (--episodes 2000); Dyna rounds (--rounds 5); more imagined "
+        "episodes (--learn.episodes 800); more models (--ensemble-size 5); a policy conditioned on the latent state, for "
+        "partially observed systems (--latent-policy)."
     )
     print_run(made(-120.0))
     out = capsys.readouterr().out
@@ -64,18 +63,20 @@ def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str])
 
 
 def test_what_to_try_is_what_is_left_to_try() -> None:
-    after = no_better_said(made(-120.0, {"rounds": 5, "ensemble_size": 5, "episodes": 20}))
+    after = no_better_sentence(made(-120.0, {"rounds": 5, "ensemble_size": 5, "episodes": 20}))
     assert after is not None
     assert "--episodes 40" in after
     assert "--rounds 10" in after
     assert "--ensemble-size" not in after
     assert "--latent-policy" not in after
-    fixed = no_better_said(made(-120.0, {"schedule": 3.0}))
+    fixed = no_better_sentence(made(-120.0, {"schedule": 3.0}))
     assert fixed is not None
     assert "--rounds" not in fixed
     large = made(-120.0, env="mine")
     large["figures"]["tests"]["random"]["return"] = -1e6
-    assert "--learn.dqn.reward-scale; scaled rewards are of size 2e+04" in str(no_better_said(large))
+    assert "another reward scale (--learn.dqn.reward-scale; scaled rewards are about 2e+04" in str(
+        no_better_sentence(large)
+    )
 
 
 def row(kind: dict[str, Any], mean: float, decisions: float, spread: float = 0.5) -> dict[str, Any]:
@@ -104,17 +105,17 @@ def test_what_chosen_times_gain() -> None:
         "-30.3 (every second -30.2 with 40 decisions; best fixed interval with as few decisions -30.4, every 7 "
         "seconds). Gained: 31 fewer decisions at the return of the best fixed interval."
     )
-    assert schedule_sentence(chosen(-20.0, 40.0), spec).endswith("Gained: more return than at any fixed interval.")
+    assert schedule_sentence(chosen(-20.0, 40.0), spec).endswith("Gained: a higher return than any fixed interval.")
     assert schedule_sentence(chosen(-33.0, 6.0), spec).startswith("Choosing decision times gained nothing here")
 
 
 def test_the_published_run_says_what_it_did() -> None:
     new = read_record(ROOT / "results" / "run-hiv.json")
     assert summary_sentences(new)[1:] == [
-        "The patient is healthy for 34 % of the time; under random actions for 0 %, under RTI+PI alone for 0 %.",
+        "The patient is healthy 34 % of the time (random actions 0 %, constant RTI+PI 0 %).",
         "Model-chosen visit times (models of 50 real episodes): 218 visits in 1000 days, daily-accrued return 8.35e9 "
         "(every day 8.15e9 with 1000 visits; best fixed interval with as few visits 3.90e9, every 5 days). Gained: 782 "
-        "fewer visits at the return of the best fixed interval and more return than at any fixed interval with as few "
+        "fewer visits at the return of the best fixed interval and a higher return than any fixed interval with as few "
         "visits.",
     ]
 
@@ -125,7 +126,7 @@ def test_measures_of_another_system() -> None:
     for share, test in zip((0.5, 0.0, 0.25, 0.1), found["figures"]["tests"].values(), strict=True):
         test["measures"] = {"warm": share}
     assert summary_sentences(found)[1] == (
-        "The engine is warm for 50 % of the time; under random actions for 10 %, under right alone for 25 %."
+        "The engine is warm 50 % of the time (random actions 10 %, constant right 25 %)."
     )
     table = policy_table(found)
     assert table.headers[4] == "warm"
@@ -133,4 +134,5 @@ def test_measures_of_another_system() -> None:
 
 
 def test_numbers() -> None:
-    assert [number(x) for x in (8.353e9, -30.64, 0.0, 12345.6, 1.5e12)] == ["8.35e9", "-30.6", "0", "12346", "1.50e12"]
+    found = [compact_number(x) for x in (8.353e9, -30.64, 0.0, 12345.6, 1.5e12)]
+    assert found == ["8.35e9", "-30.6", "0", "12346", "1.50e12"]

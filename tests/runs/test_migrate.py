@@ -13,7 +13,7 @@ from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.paper.returns import cell
 from kairode.report.compare import key_figures
-from kairode.report.mpc import control_said, mean_and_std
+from kairode.report.mpc import mpc_sentence, mean_and_std
 from kairode.report.summary import summary_sentences
 from kairode.result import Result, objective_of
 from kairode.runs import labels
@@ -155,7 +155,7 @@ def test_reports_of_old_records() -> None:
     before = load(OLD / "control.json")
     control = read_record(OLD / "control.json")
     assert mean_and_std(control) == (before["figures"]["return"], before["figures"]["return_std"])
-    assert f"returns {before['figures']['return']:.4g} on 'hopper'" in control_said(control)
+    assert f"returns {before['figures']['return']:.4g} on 'hopper'" in mpc_sentence(control)
 
 
 def test_tables_from_old_records(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence
 from kairode.result import Result, Spread
 from kairode.runs import labels
-from kairode.runs.findings import on_the_system
+from kairode.runs.findings import evaluate_on_system
 from kairode.runs.labels import best_constant
 from kairode.runs.pipeline import StageTimer
 from kairode.runs.record import completed, plain
@@ -75,7 +75,7 @@ def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, 
 
 def test_a_constant_policy_is_tested_as_itself():
     env = kairode.make("hiv", horizon=60)
-    found = on_the_system(env, {}, 5.0, episodes=3)
+    found = evaluate_on_system(env, {}, 5.0, episodes=3)
     both = kairode.evaluate(env, lambda obs, key: 3, schedule=5, episodes=3)
     assert found["always RTI+PI"]["discounted_return"] == pytest.approx(both.score)
     best = max(found[f"always {name}"]["discounted_return"] for name in env.task.spec.actions.names)
@@ -166,7 +166,7 @@ def test_what_is_no_run_is_named(typed, tmp_path):
     assert "there is no policy" in err
     assert "kairode run" in err
     (tmp_path / "policy.json").write_text('{"file": "x", "sha256": "", "arrays": {}}')
-    with pytest.raises(kairode.KairodeError, match="does not say 'sizes'"):
+    with pytest.raises(kairode.KairodeError, match="'sizes' is missing"):
         kairode.load_policy(tmp_path)
 
 

@@ -20,13 +20,13 @@ from kairode.paper.schedule_study import (
     run_schedule_study,
     schedule_study_record,
 )
-from kairode.report.schedule import gathered, said
+from kairode.report.schedule import read_points, said
 from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.load import read_run
 from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import _schedule_config, run_pipeline
-from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
+from kairode.runs.schedule import check_schedule_config, load_chosen, learned_policy
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
@@ -183,7 +183,7 @@ def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
     assert max(figures["points"]["budget 30"]["decisions"]) <= 30
     assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
-    found = gathered(tmp_path / "results", "gridworld")
+    found = read_points(tmp_path / "results", "gridworld")
     assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
 
 
@@ -273,7 +273,7 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     told = figures()
     assert told["real_episodes"] == 14, "as in the run: candidates, practice, revisits"
     assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
-    source, policy, schedule = chosen_of(place)
+    source, policy, schedule = load_chosen(place)
     assert len(source.data) == 14
     seen = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
     assert told["rows"]["price 0"]["discounted_accrued_return"] == pytest.approx(
@@ -281,7 +281,7 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     )
     assert figures("--revisits", "2")["real_episodes"] == 16
     assert figures("--revisits", "0")["real_episodes"] == 12
-    assert len(chosen_of(place)[0].data) == 12, "what was chosen last"
+    assert len(load_chosen(place)[0].data) == 12, "what was chosen last"
 
     # At once they are the same; those of other candidates are others.
     shutil.copytree(place, tmp_path / "other")

@@ -95,6 +95,8 @@ def evaluate(
 
 
 def score_episodes(task: Task, found: Trajectory) -> Scores:
+    """Score collected episodes."""
+
     def turned(x: Any) -> np.ndarray:
         return np.swapaxes(np.asarray(x), 0, 1)
 
@@ -163,6 +165,7 @@ def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
 
 
 def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:
+    """Mean objective over the episodes, for each agent."""
     return objective_scores(task.spec, scores).mean(-1)
 
 

@@ -158,6 +158,7 @@ def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
 
 
 def model_seeds(config: FitConfig) -> list[int]:
+    """Seeds of the models of a config."""
     return derive_many(config.seed, Purpose.MODEL, config.seeds)
 
 

@@ -23,8 +23,6 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.planning.mpc import LearnedDynamics, Planner
 
-"""In place of a model's name: no model, the actor acts alone."""
-
 
 class LearnerState(eqx.Module):
     """What a seed has learned and lived through; seeds in front of every array."""

@@ -12,7 +12,7 @@ from kairode.paper.engines import LocalEngine, run_work
 from kairode.paper.ray_engine import RayEngine
 from kairode.paper.run_work import gather_table1
 from kairode.paper.work import WorkItem
-from kairode.report.plan import left_in_words, plan_figures, print_plan, time_left, watching_work
+from kairode.report.plan import pending_sentence, plan_figures, print_plan, time_left, work_progress
 
 LONG = 600.0
 """Seconds of work about which one is told before it begins."""
@@ -46,8 +46,8 @@ def carried_out(
         beside = (
             "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
         )
-        print(f"{left_in_words(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
-    with watching_work(units, quiet) as callback:
+        print(f"{pending_sentence(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
+    with work_progress(units, quiet) as callback:
         tally = run_work(units, where, callback)
     gather_table1(units, scope)
     if not quiet:

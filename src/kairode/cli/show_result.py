@@ -127,7 +127,7 @@ def _with_table(what: str, view: View) -> Any:
 
     figures: Callable[[Path], Any]
     if what == "figure-schedule":
-        folder, figures, printed = view.results / "visits", visits.gathered, visits.print_visits
+        folder, figures, printed = view.results / "visits", visits.read_points, visits.print_visits
     else:
         folder, figures, printed = view.results / "control", control.mujoco_table, control.print_mujoco
     if view.json:

@@ -186,6 +186,8 @@ def quiet_loading(name: str) -> Iterator[None]:
 
 
 class LocomotionSimulation(Simulation):
+    """A MuJoCo simulation through Gymnasium."""
+
     def __init__(self, env: Locomotion, **options: Any) -> None:
         import gymnasium
 

@@ -57,7 +57,6 @@ MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
     "variational-ode-rnn": (_variational, _ode_gru),
 }
 """Initial state and transition of each model; decoder and timer are common to all."""
-"""In the order of the paper's tables."""
 
 
 def build(

@@ -40,7 +40,7 @@ def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
     if not isinstance(actions, Discrete):
         raise KairodeError(f"corrections are by named action; the actions of '{model.spec.name}' are controls.")
     mask, finest = np.asarray(data.mask), model.spec.finest
-    residuals = (np.asarray(data.observation)[:, 1:] - predict(model, data, shown=True))[mask]
+    residuals = (np.asarray(data.observation)[:, 1:] - predict(model, data, teacher_forcing=True))[mask]
     # The taus of continuous intervals are counted with the nearest finest step.
     steps = np.maximum(np.rint(np.asarray(data.interval)[mask] / finest), 1).astype(int)
     table = mean_residuals(residuals, np.asarray(data.action)[mask], steps, actions.n)

@@ -35,7 +35,6 @@ from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_r
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
-"""Default fraction of the rewards that may be lost in exchange for fewer decisions."""
 NEAR = 0.2
 """Predictions are clipped to the range of the data, widened by this multiple of its width."""
 
@@ -184,7 +183,7 @@ def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool 
     found = tuple(float(tau) for tau in taus)
     if list(found) != sorted(set(found)):
         raise KairodeError(
-            f"candidate intervals must be strictly ascending, got {', '.join((f'{tau:g}' for tau in found))}."
+            f"candidate intervals must be strictly ascending, got {', '.join(f'{tau:g}' for tau in found)}."
         )
     if continuous and len(found) != 2:
         raise KairodeError(f"with continuous=True, taus must be the minimum and the maximum interval, got {found}.")

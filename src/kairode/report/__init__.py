@@ -1,1 +1,1 @@
-"""What came out: records to tables, figures and pages. Nothing here trains."""
+"""Tables, figures and pages from records. Nothing here trains or simulates."""

@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone, taken together: a record, a table, a sentence."""
+"""Runs that differ only by their seed: a joint record, a table, a sentence."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.report.summary import compared, every, kind_of_return, spec_of
+from kairode.report.summary import compact_number, compare_with_fixed, every_interval, kind_of_return, spec_of
 from kairode.report.table import Table
 from kairode.result import objective_of
 from kairode.runs.labels import best_constant
@@ -24,17 +24,17 @@ HEADS = {
     "fixed": "best fixed",
     "fixed visits": "its visits",
 }
-"""What is taken of each run, and the head of its column."""
+"""Figures taken from each run, with their column headers."""
 
 
 def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
-    """One record (for a file) of several runs with named actions: the figures of each, and their mean and spread."""
+    """One record of several runs with discrete actions: the figures of each, their mean and standard deviation."""
     parts = [read_record(folder / "record.json") for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":
-            raise KairodeError(f"{folder} is no run of `kairode run` with named actions: leave it out.")
-        if _but_seed(part) != _but_seed(parts[0]):
-            raise KairodeError(f"{folder} and {folders[0]} differ by more than their seeds: give runs that do not.")
+            raise KairodeError(f"{folder} is not a run with discrete actions: leave it out.")
+        if _without_seed(part) != _without_seed(parts[0]):
+            raise KairodeError(f"{folder} and {folders[0]} differ by more than their seeds.")
     seeds = [part["seed"] for part in parts]
     if len(set(seeds)) < len(seeds):
         raise KairodeError(f"two of the runs have the same seed: {', '.join(map(str, seeds))}.")
@@ -55,12 +55,12 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
     return made | {name: parts[0][name] for name in ("commit", "machine", "versions")}
 
 
-def _but_seed(part: dict[str, Any]) -> dict[str, Any]:
+def _without_seed(part: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part["config"].items() if name != "seed"}
 
 
 def key_figures(made: dict[str, Any]) -> dict[str, float]:
-    """What a run came to, in a few numbers."""
+    """The main results of a run."""
     tests = made["figures"]["tests"]
     found = {
         "policy": objective_of(tests["imagination"]),
@@ -70,7 +70,7 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
     if "model-free" in tests:
         found["model-free"] = objective_of(tests["model-free"])
     if visits := made["figures"].get("visits"):
-        chosen, best, rarer = compared(visits)
+        chosen, best, rarer = compare_with_fixed(visits)
         found |= {"visits": chosen["decisions"], "chosen": objective_of(chosen), "fixed": objective_of(best)}
         found |= {"fixed visits": best["decisions"]}
         if rarer is not None:
@@ -79,18 +79,23 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
 
 
 def runs_table(made: dict[str, Any]) -> Table:
-    """A row for each run, and one for their mean and spread."""
+    """One row per run, then mean and standard deviation."""
     figures, spec = made["figures"], spec_of(made)
     runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
     rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]
     average = [_short(figures["mean"].get(name)) for name in names]
     spread = [_short(figures["std"].get(name)) for name in names]
     seen = figures["real_episodes"]
-    caption = f"Mean {kind_of_return(spec)} on test episodes; policies of {seen['imagination']:,} real episodes"
+    caption = (
+        f"Mean {kind_of_return(spec)} on test episodes; policies learned from {seen['imagination']:,} real episodes"
+    )
     if "visits" in names:
-        caption += f"; visits chosen by models of {seen['visits'] or seen['imagination']:,}, their return counted "
         caption += (
-            f"{every(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval that takes no more visits"
+            f"; visits chosen by models of {seen['visits'] or seen['imagination']:,} episodes, with returns accrued "
+        )
+        caption += (
+            f"{every_interval(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval "
+            "with at most as many visits"
         )
     caption += "."
     headers = ["", *(HEADS[name] for name in names)]
@@ -98,26 +103,22 @@ def runs_table(made: dict[str, Any]) -> Table:
 
 
 def _short(number: float | None) -> str | None:
-    """To three digits; large ones in powers of ten."""
-    if number is None:
-        return None
-    if abs(number) >= 1e5:
-        return f"{number:.2e}".replace("e+0", "e").replace("e+", "e")
-    return f"{number:.0f}" if abs(number) >= 100 or abs(number) < 1e-6 else f"{number:.3g}"
+    return None if number is None else compact_number(number)
 
 
 def comparison_sentence(made: dict[str, Any]) -> str:
-    """One sentence."""
     runs = made["figures"]["runs"]
-    count = len(runs)
 
     def above(mine: str, other: str) -> str:
         both = [run for run in runs if mine in run and other in run]
         return f"{sum(run[mine] > run[other] for run in both)} of {len(both)}"
 
-    said = f"Of {count} runs the policy returned more than the best constant one in {above('policy', 'constant')}"
+    text = f"The policy has a higher return than the best constant policy in {above('policy', 'constant')} runs"
     if any("model-free" in run for run in runs):
-        said += f", more than the model-free one in {above('policy', 'model-free')}"
+        text += f", than the model-free policy in {above('policy', 'model-free')}"
     if any("as few" in run for run in runs):
-        said += f"; chosen visits more than fixed ones with as few in {above('chosen', 'as few')}"
-    return f"{said}."
+        text += (
+            "; chosen visits have a higher return than fixed intervals with as few visits in "
+            f"{above('chosen', 'as few')}"
+        )
+    return f"{text}."

@@ -1,4 +1,4 @@
-"""The figure of one episode: what happened between decisions, where the decisions were, what was done and foretold."""
+"""Figure of one episode: observations between and at decisions, actions, and a model's predictions."""
 
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,15 @@ from matplotlib.figure import Figure
 from kairode.report.figures import DECISION, EXPECTED, LINE, save_figure
 from kairode.runs.course import Course
 
-SAID = {"expected": "what the model expected", "predicted": "predicted from the first observation alone"}
+LABELS = {"expected": "predicted from each decision", "predicted": "predicted from the first observation"}
 
 
 def draw_course(course: Course, path: str | Path, title: str) -> None:
-    """Write the figure of a course."""
     save_figure(course_figure(course, title), path)
 
 
 def course_figure(course: Course, title: str) -> Figure:
-    """A panel for each observed variable, a strip of actions, decisions as dots; with a model what it foretold."""
+    """One panel per observed variable and a strip of actions; decisions are dots, predictions dashed lines."""
     variables = course["variables"]
     true, seen = (np.asarray(course[name]) for name in ("true", "seen"))
     count = len(variables)
@@ -32,7 +31,7 @@ def course_figure(course: Course, title: str) -> Figure:
             axes.set_yscale("log")
         axes.plot(course["time"], true[:, i], color=LINE, lw=1.1, zorder=1)
         if "model" in course:
-            axes.plot(*_foretold(course, i), color=EXPECTED, lw=1.0, linestyle="--", zorder=3)
+            axes.plot(*_prediction(course, i), color=EXPECTED, lw=1.0, linestyle="--", zorder=3)
         axes.plot(course["decisions"], seen[:, i], "o", color=DECISION, ms=2.6, zorder=2)
         axes.set_ylabel(f"{variable['name']}\n{variable['unit']}", fontsize=8)
         axes.tick_params(which="both", labelsize=7)
@@ -42,23 +41,23 @@ def course_figure(course: Course, title: str) -> Figure:
     panels[0].plot([], [], "o", color=DECISION, ms=3, label="decision")
     if "model" in course:
         panels[0].plot([], [], color=LINE, lw=1.1, label="what happened")
-        panels[0].plot([], [], color=EXPECTED, lw=1.0, linestyle="--", label=SAID[course["kind"]])
+        panels[0].plot([], [], color=EXPECTED, lw=1.0, linestyle="--", label=LABELS[course["kind"]])
     panels[0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, fontsize=7, frameon=False)
     figure.align_ylabels()
     return figure
 
 
-def _foretold(course: Course, i: int) -> list[np.ndarray]:
-    """Times and values of what a model said of one variable."""
+def _prediction(course: Course, i: int) -> list[np.ndarray]:
+    """Times and values predicted for one variable."""
     times, values = np.asarray(course["model_time"]), np.asarray(course["model"])[..., i]
     if course["kind"] == "predicted":
         return [times.ravel(), values.ravel()]
-    gap = np.full((len(times), 1), np.nan)  # every interval is foretold anew
+    gap = np.full((len(times), 1), np.nan)  # predictions restart at every decision
     return [np.concatenate([x, gap], axis=1).ravel() for x in (times, values)]
 
 
 def _draw_actions(axes: Axes, course: Course) -> None:
-    """A strip of what was done when, decision times as ticks above."""
+    """A strip of the actions over time, with ticks at the decisions."""
     actions, widths = (np.asarray(course[name]) for name in ("actions", "intervals"))
     starts, kinds = np.asarray(course["decisions"])[:-1], course["spec"]["actions"]
     if kinds["kind"] == "discrete":

@@ -10,7 +10,6 @@ from kairode.report.table import Column, Table, print_table
 
 
 def list_environments() -> None:
-    """A table of all of them."""
     rows = []
     for gym_id, name in IDS.items():
         spec = make(name).task.spec
@@ -19,11 +18,11 @@ def list_environments() -> None:
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
         rows.append([name, f"{len(spec.observations)}", actions, interval, gym_id])
     print_table(Table.of(["name", "sees", "actions", "interval", "Gymnasium id"], rows))
-    print("One with its fields: kairode envs NAME. In Python: kairode.make(NAME).")
+    print("Details of one: kairode envs NAME. In Python: kairode.make(NAME).")
 
 
 def show_environment(name: str) -> None:
-    """One of them: what is observed, done and earned, and every field."""
+    """One environment: observations, actions, reward and fields."""
     sentence, fields = describe_env(name)
     task = make(name).task
     spec = task.spec
@@ -41,8 +40,8 @@ def show_environment(name: str) -> None:
         ["observed", observed],
         ["actions", ", ".join(actions)],
         ["interval", f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"],
-        ["reward", _says(task.reward)],
-        ["terminal", _says(task.terminal)],
+        ["reward", _first_line(task.reward)],
+        ["terminal", _first_line(task.terminal)],
         ["truncated", ", ".join(ends)],
         ["discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}"],
     ]
@@ -52,6 +51,6 @@ def show_environment(name: str) -> None:
     print_table(Table.of(["field", Column("default", wrap=True), Column("meaning", wrap=True)], rows))
 
 
-def _says(method: Any) -> str:
-    """The first line of a method's docstring."""
+def _first_line(method: Any) -> str:
+    """First line of a method's docstring."""
     return (method.__doc__ or "").strip().split("\n")[0]

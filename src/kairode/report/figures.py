@@ -1,4 +1,4 @@
-"""Figures as files, and as SVG inside a page: text as text, the page's own colours, words for who cannot see them."""
+"""Figures as files, and as accessible inline SVG in the page's colours."""
 
 import html
 import io
@@ -15,29 +15,30 @@ from kairode.files import atomic_write
 LINE, DECISION, EXPECTED = "#2b6cb0", "#c53030", "#dd6b20"
 FIXED, OWN, CHOSEN, TRUTH, RANDOM = "#718096", "#2f855a", "#c53030", "#2b6cb0", "#805ad5"
 INK = ("#000000", "black")
-"""What matplotlib draws text, axes and ticks with."""
+"""Colours of matplotlib's text, axes and ticks."""
 STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "kairode"}
-"""Text as text, and the same figure as the same bytes."""
+"""Text as text, and reproducible bytes."""
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure, whole or not at all."""
+    """Write a figure atomically."""
     kind = Path(path).suffix.lstrip(".").lower() or "svg"
     if kind not in figure.canvas.get_supported_filetypes():
-        raise KairodeError(f"cannot draw {path}: '.{kind}' is no kind of picture. Take .svg, .png or .pdf.")
+        raise KairodeError(f"cannot write {path}: '.{kind}' is not a supported image format. Use .svg, .png or .pdf.")
     with atomic_write(path) as part, rc_context(STYLE):
         figure.savefig(part, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def inline_svg(figure: Figure, name: str, words: str) -> str:
-    """A figure for a page: it takes the page's ink, its ids are its own, and `words` say what it shows."""
+    """A figure as inline SVG with unique ids and the page's text colour; `words` is its description for screen
+    readers."""
     drawn = io.StringIO()
     with rc_context(STYLE):
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     found = drawn.getvalue()
     found = found[found.index("<svg") :]
     found = re.sub(r"<metadata>.*?</metadata>", "", found, flags=re.DOTALL)
-    # A hundredth of a point is fine enough for a line; what is written stays as it is.
+    # Round coordinates to a hundredth of a point; text is left unchanged.
     found = re.sub(r' (?:d|x|y)="[^"]*"', lambda part: re.sub(r"(\d\.\d\d)\d+", r"\1", part[0]), found)
     found = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', found)
     found = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", found)

@@ -1,4 +1,4 @@
-"""The result of a fit: a table of errors, and sentences on its timer and solver."""
+"""Results of a fit: a table of errors, and sentences on timer and solver."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from kairode.stats import mean, std
 
 
 def fit_table(made: dict[str, Any], spec: Spec) -> Table:
-    """Test error of every seed: of all, by dimension and by time ahead."""
+    """Test error of every seed: total, by dimension and by prediction time."""
     figures = made["figures"]
     errors, edges = figures["test_error"], figures["time_edges"]
     seeds = [f"seed {made['config']['seed'] + i}" for i in range(len(errors))]
@@ -31,68 +31,64 @@ def fit_table(made: dict[str, Any], spec: Spec) -> Table:
 
 
 def print_fit(made: dict[str, Any], spec: Spec) -> None:
-    """Test error of every seed, by dimension and by time ahead, and what the solver's check said."""
     figures = made["figures"]
     errors = figures["test_error"]
     print_table(fit_table(made, spec))
     error, around = figures["mean"], figures["std"]
     spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
-    unit = " (of standardised variables)" if made["config"]["standardize"] else ""
+    unit = " (standardised variables)" if made["config"]["standardize"] else ""
     name, most = made["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
-    print(
-        f"{name} predicts {what} from their first observation with a mean squared error of {error:.4g}{unit}{spread}."
-    )
+    print(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
-    worst = "worst hundredth" if made["config"]["test_episodes"] >= 100 else "worst one"
-    print(f"In the middle one of the episodes it is {median:.4g}; the {worst} has {share:.0f} % of all error.")
+    worst = "worst 1 % of the episodes" if made["config"]["test_episodes"] >= 100 else "worst episode"
+    print(f"Median over episodes: {median:.4g}; the {worst} accounts for {share:.0f} % of the total error.")
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
-        print(f"The timer's most likely interval is the right one in {hits:.0f} % of cases.")
+        print(f"The timer's most likely interval is correct for {hits:.0f} % of the decisions.")
     if figures.get("intervals"):
         print(_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
         print(_about_solver(made["config"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
-        print(f"{sum(figures['skipped'])} batches were not finite and were skipped.")
+        print(f"{sum(figures['skipped'])} batches were skipped because their loss was not finite.")
 
 
 def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
-    """How the intervals that models imagine are distributed beside the data's."""
+    """Distribution of the timer's intervals compared with the data's."""
     names = ("mean", "drawn_mean", "likely_mean", "drawn", "likely")
     true_mean, drawn_mean, likely_mean, drawn, likely = (mean([check[name] for check in checks]) for name in names)
     measures = {
-        "total variation": "total variation distance from these",
-        "Wasserstein / mean": "1-Wasserstein distance from these, as a share of their mean",
+        "total variation": "total variation distance to the data",
+        "Wasserstein / mean": "1-Wasserstein distance to the data, relative to the mean",
     }
     found = (
-        f"Intervals drawn from the timer have a mean of {drawn_mean:.4g} {unit}s, the most likely ones of "
-        f"{likely_mean:.4g}, those of the test data of {true_mean:.4g} ({measures[checks[0]['measure']]}: "
-        f"{drawn:.2g} drawn, {likely:.2g} most likely)."
+        f"Mean interval: {drawn_mean:.4g} {unit}s sampled from the timer, {likely_mean:.4g} most likely, "
+        f"{true_mean:.4g} in the test data  ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
+        f"{likely:.2g} most likely)."
     )
     if not any(check["far"] for check in checks):
         return found
     return (
-        f"{found}\nWarning: the drawn intervals are distributed unlike the test data's (by more than "
-        f"{checks[0]['threshold']:g} beyond chance), so a policy learned in imagination prepares for intervals that "
-        "the system does not have: fit longer, "
-        "or raise the timer's weight (--weights.timer)."
+        f"{found}\nWarning: the sampled intervals differ from the test data's (distance above "
+        f"{checks[0]['threshold']:g} beyond chance), so a policy learned in imagination is trained on other "
+        "intervals than the system's: fit longer, or increase the timer's weight (--weights.timer)."
     )
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:
-    """What the comparison with a tight solver says."""
+    """Comparison with a tight solver."""
     if any(check["difference"] is None for check in checks):
-        return f"Solver {solver}: a tight solver cannot follow the fitted field, so do not take it for an ODE."
+        return f"Solver {solver}: a tight solver fails on the fitted field, so the model should not be read as an ODE."
     tight = mean([check["error_tight"] for check in checks])
     apart = mean([check["difference"] for check in checks])
     found = (
-        f"Solver {solver}: with a tight solver in its place the error would be {tight:.4g} (predictions differ by "
-        f"{apart:.2g}, root mean square)."
+        f"Solver {solver}: with a tight solver the error is {tight:.4g} (root mean square difference of the "
+        f"predictions: {apart:.2g})."
     )
     if tight <= 1.2 * error:
         return found
     return (
-        f"{found} So this is a map from interval to interval rather than the flow of an ODE: use it with the solver it "
-        "was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
+        f"{found} The model is a map between decisions rather than the flow of an ODE: use it with the solver "
+        "it was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
     )

@@ -1,4 +1,4 @@
-"""Runs with controls: what they found, their learning curves, and the paper's figure of the three robots."""
+"""Runs with continuous actions: results, learning curves, and the paper's figure of three robots."""
 
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
 LEAST = 5
-"""Test episodes from which on a verdict is given."""
+"""Minimum number of test episodes for a comparison."""
 
 
 def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -> Table:
-    """The tests of a run: each seed's policy, its actor without planning, and random actions."""
+    """Test results of a run: each seed's policy, its actor without planning, and random actions."""
     figures, first = made["figures"], made["config"]["seed"]
     tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
     tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
@@ -38,19 +38,18 @@ def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -
 
 
 def mean_and_std(made: dict[str, Any]) -> tuple[float, float]:
-    """Of the tests, over the seeds."""
+    """Mean and standard deviation of the test returns over seeds."""
     scores = [objective_of(test) for test in made["figures"]["tests"]]
     return mean(scores), std(scores)
 
 
 def print_control(made: dict[str, Any], spec: Spec) -> None:
-    """The tests of a run, and one sentence that says what was learned."""
     print_table(control_table(made, f"{spec.time_unit}s"))
-    print(control_said(made))
+    print(mpc_sentence(made))
 
 
-def control_said(made: dict[str, Any]) -> str:
-    """What was learned, in one sentence."""
+def mpc_sentence(made: dict[str, Any]) -> str:
+    """The main result in one sentence."""
     figures, config = made["figures"], made["config"]
     chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(made)
     how = (
@@ -66,10 +65,10 @@ def control_said(made: dict[str, Any]) -> str:
     else:
         verdict = f"that is {'not clearly better' if middle > objective_of(chance) else 'no better'} than"
     alone = [objective_of(test) for test in figures.get("actors", ())]
-    added = f" Without planning its actor{'s' * (count > 1)} would return {mean(alone):.4g}." if alone else ""
+    added = f" The actor{'s' * (count > 1)} without planning: {mean(alone):.4g}." if alone else ""
     return (
-        f"After {config['decisions']:,} decisions {how} returns {middle:.4g} on '{config['env']}'; "
-        f"{verdict} random actions ({objective_of(chance):.4g}).{added}"
+        f"After {config['decisions']:,} decisions {how} has a mean return of {middle:.4g} on "
+        f"'{config['env']}'; {verdict} random actions ({objective_of(chance):.4g}).{added}"
     )
 
 
@@ -78,7 +77,8 @@ def _article(word: str) -> str:
 
 
 def curve_points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Decisions and returns [seed, epoch] of a record; an epoch without an end of an episode has the last one's."""
+    """Decisions and returns [seed, epoch] of a record; an epoch in which no episode ended repeats the previous
+    return."""
     entries = made["figures"]["curve"]
     decisions = np.array([entry["decisions"] for entry in entries])
     returns = np.array([[np.nan if x is None else x for x in entry["return"]] for entry in entries]).T
@@ -88,7 +88,7 @@ def curve_points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
-    """Returns of the episodes lived through, by decisions: mean and standard deviation over seeds."""
+    """Returns of training episodes by decisions: mean and standard deviation over seeds."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     _curves(axes, records)
@@ -103,7 +103,7 @@ def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
         middle, around, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
         axes.plot(decisions, middle, label=label, color=colour, lw=1.6)
         axes.fill_between(decisions, middle - around, middle + around, color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="decisions (random ones first)", ylabel="return of episodes while learning")
+    axes.set(xlabel="decisions (initially random)", ylabel="return of training episodes")
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
 
@@ -113,18 +113,19 @@ ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", MO
 
 
 def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Records of the robots: by environment, then by model."""
+    """Records of the robots, by environment and model."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for env in ROBOTS:
         paths = {model: results / f"{env}-{model}.json" for model in ORDER}
         found[env] = {model: read_record(path) for model, path in paths.items() if path.exists()}
     if not any(found.values()):
-        raise KairodeError(f"there are no records of robots in {results}: give --results, in a clone it is results/.")
+        raise KairodeError(f"there are no records of robots in {results}: set --results (in a clone: results/).")
     return found
 
 
 def mujoco_figure(results: Path) -> Figure:
-    """The paper's figure: learning curves on the three tasks, to 100,000 decisions; model-free also where it ends."""
+    """The paper's figure: learning curves of the three robots up to 100,000 decisions, and the final model-free
+    return."""
     found = read_records(results)
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     for axes, env in zip(figure.subplots(1, 3), ROBOTS, strict=True):
@@ -133,9 +134,9 @@ def mujoco_figure(results: Path) -> Figure:
         axes.set_xlim(0, 105_000)
         if MODEL_FREE in found[env]:
             last, _ = mean_and_std(found[env][MODEL_FREE])
-            wanted = found[env][MODEL_FREE]["config"]["decisions"]
+            decisions = found[env][MODEL_FREE]["config"]["decisions"]
             axes.axhline(last, color="#52606d", ls="--", lw=1)
-            axes.text(2000, last, f"DDPG at {wanted // 1000}k", fontsize=7, va="bottom", color="#52606d")
+            axes.text(2000, last, f"DDPG at {decisions // 1000}k", fontsize=7, va="bottom", color="#52606d")
     figure.axes[0].legend(frameon=False, fontsize=7)
     return figure
 
@@ -145,7 +146,7 @@ def _label(model: str) -> str:
 
 
 def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
-    """Test returns at the end, by model and robot: decisions, mean and standard deviation over seeds."""
+    """Final test returns by model and robot: decisions, mean and standard deviation over seeds."""
     found = read_records(results)
     return {
         model: {
@@ -163,14 +164,14 @@ def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def print_mujoco(results: Path) -> None:
-    """The table, and what the paper says."""
     rows = []
     for model, cells in mujoco_table(results).items():
         decisions = sorted({cell["decisions"] for cell in cells.values()})
         shown = [f"{c['mean']:.4g} ± {c['std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
         rows.append([_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
-    print_table(Table.of(["return at the end", "decisions", *ROBOTS], rows))
+    print_table(Table.of(["final return", "decisions", *ROBOTS], rows))
     print(
-        "The paper publishes curves and no numbers: on swimmer and hopper Latent-ODE at 100,000 decisions as good as "
-        "DDPG at 400,000, on half-cheetah ahead of every other. docs/results.md says what differs here, and why."
+        "The paper shows curves without numbers: on swimmer and hopper Latent-ODE at 100,000 decisions "
+        "matches DDPG at 400,000, on half-cheetah it is ahead of all others. See docs/results.md for the "
+        "differences."
     )

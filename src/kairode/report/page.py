@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no network, no script; readable on a phone, in print, in light and dark."""
+"""A self-contained HTML page: no network, no scripts; readable on phones, in print, in light and dark mode."""
 
 import html
 from collections.abc import Iterable
@@ -51,48 +51,46 @@ summary { cursor: pointer; color: var(--accent); }
 
 
 def text(words: object) -> str:
-    """Words as HTML."""
+    """Escape text for HTML."""
     return html.escape(str(words))
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """A paragraph."""
     return f"<p{f' class={kind!r}' if kind else ''}>{text(words)}</p>"
 
 
 def picture(figure: Figure, name: str, words: str, caption: str = "") -> str:
-    """A figure as SVG; `words` say what it shows to who cannot see it."""
-    said = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
+    """A figure as SVG, with a description for screen readers."""
+    figcaption = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     drawn = inline_svg(figure, name, words)
     return (
-        f'<figure><div class="wide" tabindex="0" role="region" aria-label="{text(words)}">{drawn}</div>{said}</figure>'
+        f'<figure><div class="wide" tabindex="0" role="region" aria-label="{text(words)}">{drawn}</div>'
+        f"{figcaption}</figure>"
     )
 
 
 def facts(items: Iterable[tuple[str, str]]) -> str:
-    """The headline: a few numbers, each with what it is."""
+    """Headline figures, each with a label."""
     return (
         '<ul class="facts">' + "".join(f"<li><b>{text(big)}</b> {text(small)}</li>" for big, small in items) + "</ul>"
     )
 
 
 def code(words: str) -> str:
-    """A command or a config."""
     return f"<pre>{text(words)}</pre>"
 
 
 def folded(title: str, inside: str) -> str:
-    """What is there for who wants it."""
+    """A collapsible block."""
     return f"<details><summary>{text(title)}</summary>{inside}</details>"
 
 
 def section(title: str, *parts: str) -> str:
-    """A part of the page under a heading."""
     return f"<section><h2>{text(title)}</h2>\n" + "\n".join(part for part in parts if part) + "</section>"
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
-    """Write the page, whole or not at all."""
+    """Write the page atomically."""
     inside = "\n".join(parts)
     icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
     page = (

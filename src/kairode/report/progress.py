@@ -1,7 +1,7 @@
-"""Showing how far work is: a bar on a terminal, lines anywhere else, all on the error stream.
+"""Progress display: bars on a terminal, lines elsewhere, on the error stream.
 
-Both are callbacks, driven by `Progress` events alone. A stage begins with its first event, and ends when all its steps
-are done or another stage begins.
+Both are callbacks driven by `Progress` events. A stage begins with its first event, and ends when all its steps are
+done or another stage begins.
 """
 
 import abc
@@ -24,19 +24,19 @@ from rich.text import Text
 from kairode.callbacks import Progress
 
 PERIOD = 60.0
-"""Seconds between two lines within a stage."""
+"""Seconds between lines within a stage."""
 FIRST = ("return", "real_return", "validation_return", "validation")
-"""Metrics that are shown before the others."""
+"""Metrics shown before the others."""
 HIDDEN = ("total",)
-"""Metrics that are not shown."""
+"""Metrics not shown."""
 HIDDEN_AT_ZERO = ("kl", "timer", "field", "skipped")
-"""Metrics that are not shown where they are 0: terms that are switched off, batches that were not skipped."""
+"""Metrics not shown if they are 0: disabled loss terms, skipped batches."""
 LONGEST_NAME = 30
-"""Characters of a stage's name in a bar; the rest is cut off."""
+"""Maximum length of a stage's name in a bar."""
 
 
 def display(quiet: bool = False, console: Console | None = None) -> "Display":
-    """A bar where the error stream is a terminal, lines where it is not, nothing if `quiet`."""
+    """Bars if the error stream is a terminal, lines if it is not, nothing if `quiet`."""
     console = Console(stderr=True) if console is None else console
     if quiet:
         return Silent()
@@ -45,35 +45,35 @@ def display(quiet: bool = False, console: Console | None = None) -> "Display":
 
 @dataclasses.dataclass
 class Stage:
-    """A stage under way."""
+    """A stage in progress."""
 
     first: Progress
     last: Progress
     began: float
     """By the display's clock."""
     metrics: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
-    """The latest of each: not every event has all of them."""
+    """The latest value of each: not every event has all of them."""
     note: str = ""
 
     def figures(self, seconds: float) -> list[str]:
-        """What there is to say of it, in the order in which it is cut off last."""
+        """Texts to show, most important first."""
         shown = [self.note] if self.note else []
         for name in sorted(self.metrics, key=lambda name: name not in FIRST):
             text = figure(name, self.metrics[name])
             shown += [text] if text else []
         steps = self.last.done - self.first.done
-        return [*shown, f"{rate(steps / seconds)} a second"] if steps > 0 and seconds > 0 else shown
+        return [*shown, f"{rate(steps / seconds)} per second"] if steps > 0 and seconds > 0 else shown
 
 
 class Display(abc.ABC):
-    """A callback that shows events, open as long as it is entered."""
+    """A callback that shows events; a context manager."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.stage: Stage | None = None
         self.ended = ""
-        """The name of the last stage that ended."""
-        self.lock = threading.RLock()  # Lines also write from a thread of their own
+        """Name of the last stage that ended."""
+        self.lock = threading.RLock()  # `Lines` also writes from a thread
 
     def __enter__(self) -> "Display":
         return self
@@ -85,14 +85,13 @@ class Display(abc.ABC):
             self._end(well=error is None)
 
     def __call__(self, event: Progress) -> None:
-        """Show an event."""
         with self.lock:
             if event.message:
                 self.say(event.message)
             stage = self.stage
             if stage is None or stage.last.stage != event.stage or event.done < stage.last.done:
                 if stage is None and event.stage == self.ended and complete(event):
-                    return  # nothing new
+                    return  # no change
                 self._end()
                 self.stage = Stage(event, event, self.clock(), dict(event.metrics))
                 self.begin(self.stage)
@@ -104,14 +103,13 @@ class Display(abc.ABC):
                 self._end()
 
     def note(self, text: str) -> None:
-        """What goes on within the stage, until something else does."""
+        """Set the text on what is running within the stage."""
         with self.lock:
             if self.stage is not None:
                 self.stage.note = text
                 self.move(self.stage)
 
     def passed(self, stage: Stage) -> float:
-        """Seconds since a stage began."""
         return self.clock() - stage.began
 
     def _end(self, well: bool = True) -> None:
@@ -121,7 +119,7 @@ class Display(abc.ABC):
         self.stage = None
 
     def finished(self, stage: Stage) -> str:
-        """The sentence for a stage that has ended; empty for one without steps that took less than a minute."""
+        """The sentence for a finished stage; empty for one without steps that took less than a minute."""
         seconds = self.passed(stage)
         if stage.last.total is None and seconds < PERIOD:
             return ""
@@ -133,32 +131,28 @@ class Display(abc.ABC):
 
     @abc.abstractmethod
     def move(self, stage: Stage) -> None:
-        """There is news of a stage."""
+        """A stage has new progress."""
 
     @abc.abstractmethod
     def end(self, stage: Stage, well: bool) -> None:
-        """A stage ends, well or by an exception."""
+        """A stage ends; `well` is False after an exception."""
 
     @abc.abstractmethod
     def say(self, sentence: str) -> None:
-        """Print a sentence on a line of its own."""
+        """Print a sentence on its own line."""
 
 
 @final
 class Silent(Display):
     """Shows nothing."""
 
-    def begin(self, stage: Stage) -> None:
-        """Nothing."""
+    def begin(self, stage: Stage) -> None: ...
 
-    def move(self, stage: Stage) -> None:
-        """Nothing."""
+    def move(self, stage: Stage) -> None: ...
 
-    def end(self, stage: Stage, well: bool) -> None:
-        """Nothing."""
+    def end(self, stage: Stage, well: bool) -> None: ...
 
-    def say(self, sentence: str) -> None:
-        """Nothing."""
+    def say(self, sentence: str) -> None: ...
 
 
 @final
@@ -171,10 +165,10 @@ class Lines(Display):
         super().__init__(clock)
         self.console = console
         self.heartbeat = heartbeat
-        """Seconds between two ticks of a thread, for stages of which there is no news; None for no thread."""
+        """Seconds between ticks of a thread, for stages without events; None for no thread."""
         self.wrote = clock()
         self.waiting = ""
-        """The first line of a stage, until there is more of it: what fails at once has not begun."""
+        """First line of a stage, withheld until there is progress: a stage that fails at once is not announced."""
         self.closed = threading.Event()
 
     def __enter__(self) -> "Lines":
@@ -193,7 +187,7 @@ class Lines(Display):
             self.tick()
 
     def tick(self) -> None:
-        """Write a line if the last one is a minute ago, and the first one of a stage."""
+        """Write a line if the last one is a minute old, and a stage's first line."""
         with self.lock:
             if self.stage is None or self.closed.is_set():
                 return
@@ -207,7 +201,7 @@ class Lines(Display):
             self._write(sentence, self.stage.began if self.stage is not None else self.clock())
 
     def so_far(self, stage: Stage) -> str:
-        """How far a stage is."""
+        """Progress of a stage as text."""
         event, seconds = stage.last, self.passed(stage)
         count = f"{event.done:,} of {event.total:,}, " if event.total else f"{event.done:,}, " if event.done else ""
         left = time_left(stage, seconds)
@@ -215,17 +209,14 @@ class Lines(Display):
         return "; ".join([f"{event.stage}: {count}{duration(seconds)}{more}", *figures_of(stage, seconds)])
 
     def begin(self, stage: Stage) -> None:
-        """One line."""
         event = stage.last
         count = f" at {event.done:,} of {event.total:,}" if event.total and event.done else ""
         self.waiting = f"{event.stage}: started{count}"
 
     def move(self, stage: Stage) -> None:
-        """One line a minute."""
         self.tick()
 
     def end(self, stage: Stage, well: bool) -> None:
-        """One line."""
         if well:
             self._write_waiting()
             if sentence := self.finished(stage):
@@ -233,7 +224,6 @@ class Lines(Display):
         self.waiting = ""
 
     def say(self, sentence: str) -> None:
-        """A line, whatever its length."""
         self._write_waiting()
         self._write(sentence, self.clock())
 
@@ -245,7 +235,7 @@ class Lines(Display):
 
 @final
 class Bars(Display):
-    """A bar with the count and the time left, a spinner where there is nothing to count; figures where they fit."""
+    """A bar with count and time left, a spinner if there is nothing to count; metrics if they fit."""
 
     def __init__(
         self, console: Console, clock: Callable[[], float] = time.monotonic, auto_refresh: bool = True
@@ -253,7 +243,7 @@ class Bars(Display):
         super().__init__(clock)
         fixed = Column(no_wrap=True)
         self.bars = RichProgress(
-            SpinnerColumn(table_column=fixed),  # also while JAX compiles, when nothing is counted
+            SpinnerColumn(table_column=fixed),  # keeps running while JAX compiles
             TextColumn("{task.description}", table_column=fixed, markup=False),
             Counted(BarColumn(bar_width=12)),
             Counted(MofNCompleteColumn()),
@@ -264,7 +254,7 @@ class Bars(Display):
                 table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
             ),
             console=console,
-            expand=True,  # so that the figures take what the others leave, and not the other way round
+            expand=True,  # metrics get the remaining width
             get_time=clock,
             auto_refresh=auto_refresh,
             transient=True,
@@ -282,55 +272,49 @@ class Bars(Display):
         self.bars.stop()
 
     def begin(self, stage: Stage) -> None:
-        """A new bar."""
         name, event = stage.last.stage, stage.last
         name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
         self.task = self.bars.add_task(name, total=event.total, completed=event.done, figures="")
         self.move(stage)
 
     def move(self, stage: Stage) -> None:
-        """The bar moves on."""
         event = stage.last
         shown = ", ".join(stage.figures(self.passed(stage)))
         self.bars.update(self.task, total=event.total, completed=event.done, figures=shown, refresh=True)
 
     def end(self, stage: Stage, well: bool) -> None:
-        """A line in place of the bar."""
         self.bars.remove_task(self.task)
         if well and (sentence := self.finished(stage)):
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """Above the bar."""
         self.bars.console.print(sentence, highlight=False, markup=False)
 
 
 @final
 class Counted(ProgressColumn):
-    """A column that is empty where there is nothing to count."""
+    """A column that is empty if there is nothing to count."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__(Column(no_wrap=True))
         self.column = column
 
     def render(self, task: RichTask) -> Any:
-        """What the column shows."""
         return Text("") if task.total is None else self.column(task)
 
 
 def complete(event: Progress) -> bool:
-    """Whether all steps of a stage are done."""
     return event.total is not None and event.done >= event.total > 0
 
 
 def figures_of(stage: Stage, seconds: float = 0.0) -> list[str]:
-    """The figures of a stage as the end of a sentence; none where there are none."""
+    """Metrics of a stage as the end of a sentence."""
     shown = stage.figures(seconds)
     return [", ".join(shown)] if shown else []
 
 
 def figure(name: str, value: float | list[float]) -> str:
-    """A metric in words, the mean over the seeds that are still finite; empty for one that is not shown."""
+    """A metric as text, the mean over seeds that are finite; empty if it is not shown."""
     values = value if isinstance(value, list) else [value]
     known = [x for x in values if math.isfinite(x)]
     if name in HIDDEN or not known or (name in HIDDEN_AT_ZERO and not any(known)):
@@ -339,12 +323,12 @@ def figure(name: str, value: float | list[float]) -> str:
 
 
 def rate(steps: float) -> str:
-    """Steps a second."""
+    """Steps per second."""
     return f"{steps:,.0f}" if steps >= 10 else f"{steps:.2g}"
 
 
 def time_left(stage: Stage, seconds: float) -> float | None:
-    """Seconds, at the rate since the stage began in this process; None where that cannot be told."""
+    """Seconds, at the rate since the stage began in this process; None if unknown."""
     event, steps = stage.last, stage.last.done - stage.first.done
     if event.total is None or steps <= 0 or complete(event):
         return None
@@ -352,7 +336,7 @@ def time_left(stage: Stage, seconds: float) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """A time, to what matters of it."""
+    """A time as text."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

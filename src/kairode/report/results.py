@@ -1,4 +1,4 @@
-"""Every table of the paper and of what goes past it, from the records alone."""
+"""Tables of the paper and of Kairode's own experiments, from records."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,16 +16,16 @@ from kairode.paper.studies import ORACLE, key
 from kairode.report.compare import runs_table
 from kairode.report.mpc import mean_and_std, mujoco_figure
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
-from kairode.report.schedule import LABELS, gathered, visits_figure
-from kairode.report.table import Table, compared, mean_std
+from kairode.report.schedule import LABELS, read_points, visits_figure
+from kairode.report.table import Table, mean_std, mean_std_cells
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, summarize
 
 MAIN = "run-hiv"
-"""The one that is no table of the paper."""
+"""The table that is not in the paper."""
 SETTINGS = {"paper": "paper's settings", "ours": "our settings"}
-OVER_SEEDS = "mean ± std over five seeds (in brackets the number where it is another)"
+OVER_SEEDS = "mean ± std over five seeds (other numbers in brackets)"
 
 
 def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
@@ -38,14 +38,14 @@ def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
         section = []
         if beside is not None:
             published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
-            section.append([row, "paper", *compared(published, models, lowest=True, digits=3)])
-        section.append(["" if beside else row, "ours", *compared(ours, models, lowest=True, digits=3)])
+            section.append([row, "paper", *mean_std_cells(published, models, lowest=True, digits=3)])
+        section.append(["" if beside else row, "ours", *mean_std_cells(ours, models, lowest=True, digits=3)])
         sections.append(section)
     return Table.in_sections(["", "", *models], sections, f"State prediction error, {OVER_SEEDS}.", transpose=True)
 
 
 def first_table(results: Path) -> Table:
-    """Table 1 from the records that are there."""
+    """Table 1 from the available records."""
     folder = results / "table1"
     return error_table(
         {
@@ -60,7 +60,7 @@ def first_table(results: Path) -> Table:
 
 
 def returns_table(what: str, found: dict[str, Any]) -> Table:
-    """Tables 2a, 2b, 3 and 4: returns in both settings, beside the published ones."""
+    """Tables 2a, 2b and 4: returns in both settings, compared with the published ones."""
     if what == "table3":
         return partial_table(found)
     names = (*PAPER_MODELS, ORACLE)
@@ -71,12 +71,12 @@ def returns_table(what: str, found: dict[str, Any]) -> Table:
             label = env if not tau else f"{env}, every {tau:g}"
             published = RETURNS["own"][env] if not tau else RETURNS["regular"][env][key(tau)]
             pairs = {model: (*pair, None) for model, pair in published.items()}
-            section = [[label, "paper", *compared(pairs, names, beside=[ORACLE])]]
+            section = [[label, "paper", *mean_std_cells(pairs, names, beside=[ORACLE])]]
             for setting, words in SETTINGS.items():
                 cells = found[setting][env][key(tau)] if what == "table4" else found[setting][env]
                 ours = {model: _scaled(cells[model], env) for model in names}
                 if any(ours.values()):
-                    section.append(["", words, *compared(ours, names, beside=[ORACLE])])
+                    section.append(["", words, *mean_std_cells(ours, names, beside=[ORACLE])])
             sections.append(section)
     caption = f"{OVER_SEEDS[0].upper()}{OVER_SEEDS[1:]}; HIV discounted, in 1e7."
     return Table.in_sections(["", "", *names], sections, caption, transpose=True)
@@ -87,7 +87,7 @@ def _scaled(cell: dict[str, Any] | None, env: str) -> tuple[float, float, int] |
 
 
 def partial_table(found: dict[str, Any]) -> Table:
-    """Table 3: HIV without the counts of infected cells."""
+    """Table 3: HIV without the infected cells."""
     rows = []
     for row, published in RETURNS["partial"].items():
         pairs = [
@@ -103,7 +103,7 @@ def _read_returns(what: str, results: Path) -> Table:
 
 
 def rounds_table(results: Path) -> Table:
-    """Return by real episodes, one row a seed."""
+    """Return by real episodes, one row per seed."""
     found = [read_record(path) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
     if not found:
         return Table.of(["real episodes"], [])
@@ -118,8 +118,8 @@ def rounds_table(results: Path) -> Table:
 
 
 def visits_table(results: Path) -> Table:
-    """Return against visits: who says when to look again."""
-    groups = gathered(results / "visits")
+    """Return against visits, by schedule."""
+    groups = read_points(results / "visits")
     daily = mean(objective_of(groups["fixed"]["1"])) if "1" in groups["fixed"] else None
     rows = []
     for name, points in groups.items():
@@ -128,12 +128,12 @@ def visits_table(results: Path) -> Table:
             share = "" if daily is None else f"{100 * found.mean / daily:.0f} %"
             number = mean_std(found.mean / 1e7, found.std / 1e7, None, digits=0)
             rows.append([LABELS[name][0], label, number, share, f"{mean(point['decisions']):.0f}", str(found.n)])
-    headers = ["who says when", "of what", "return (1e7)", "of daily", "visits", "seeds"]
-    return Table.of(headers, rows, "Discounted, every day counted; mean ± std over seeds.")
+    headers = ["schedule", "setting", "return (1e7)", "of daily", "visits", "seeds"]
+    return Table.of(headers, rows, "Discounted return accrued every day; mean ± std over seeds.")
 
 
 def robots_table(results: Path) -> Table:
-    """Returns of the robots at the end."""
+    """Final returns of the robots."""
     rows: list[list[str | None]] = []
     chance: list[str] = []
     for model in (*reversed(PAPER_MODELS), MODEL_FREE):
@@ -157,12 +157,12 @@ def robots_table(results: Path) -> Table:
     return Table.of(
         ["", "decisions", *ROBOTS],
         rows,
-        "Return of an episode at the end, mean ± std over three seeds (in brackets the number where it is another).",
+        "Final return, mean ± std over three seeds (other numbers in brackets).",
     )
 
 
 def main_job(results: Path) -> Table:
-    """What `kairode run hiv` comes to, a row for each seed."""
+    """Results of `kairode run hiv`, one row per seed."""
     path = results / "run-hiv-seeds.json"
     return runs_table(read_record(path)) if path.exists() else Table.of(["seed"], [])
 
@@ -178,7 +178,7 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,
 }
-"""By the name that `kairode reproduce` knows; the main job is `kairode run hiv`."""
+"""By name in `kairode reproduce`; the main job is `kairode run hiv`."""
 
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "figure-values": lambda results: values_figure(results / "policies"),
@@ -188,19 +188,19 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "figure-schedule": lambda results: visits_figure(results / "visits"),
     "figure-mujoco": lambda results: mujoco_figure(results / "control"),
 }
-"""Those of the paper, and of the rounds that go past it."""
+"""By name in `kairode reproduce`."""
 TITLES = {
-    MAIN: "The main job on HIV, seed by seed",
+    MAIN: "kairode run hiv: results by seed",
     "table1": "Table 1: state prediction error",
     "table2a": "Table 2a: return on the environment's own schedule",
     "figure-values": "Figure: value functions over the gridworld",
     "figure-curves": "Figure: learning curves",
     "table2b": "Table 2b: return on a regular schedule, with models of the irregular one",
-    "table3": "Table 3: HIV without the counts of infected cells",
-    "figure-pomdp": "Figure: learning curves on HIV observed in part",
+    "table3": "Table 3: partially observed HIV (without infected cells)",
+    "figure-pomdp": "Figure: learning curves on partially observed HIV",
     "table4": "Table 4: return on every regular schedule",
-    "figure-rounds": "Rounds: collect with the policy, refit, learn on",
+    "figure-rounds": "Figure: Dyna rounds",
     "figure-schedule": "Figure: return against visits",
-    "figure-mujoco": "Figure: robots steered by planning in a model",
+    "figure-mujoco": "Figure: model predictive control of robots",
 }
-"""In the order of a page."""
+"""In the order of the page."""

@@ -15,11 +15,11 @@ from kairode.runs.record import read_record
 from kairode.stats import mean, std
 
 UNITS = {"gridworld": 1.0, "acrobot": 1.0, "hiv": 1e7, "hiv-partial": 1e7}
-"""Returns are shown in these units, as in the paper."""
+"""Units of the returns, as in the paper."""
 
 
 def values_figure(results: Path) -> Figure:
-    """Value functions over the gridworld, each scaled to [0, 1]: the lighter, the higher."""
+    """Value functions over the gridworld, each scaled to [0, 1]; brighter is higher."""
     grids: dict[str, Any] = {}
     for name in ("paper-gridworld", "paper-gridworld-oracle"):
         grids |= _figures(results, name)["values"]
@@ -42,13 +42,13 @@ def values_figure(results: Path) -> Figure:
 
 
 def curves_figure(results: Path, *, partial: bool = False) -> Figure:
-    """Return on the real system by episodes of practice, mean and std over seeds."""
+    """Return on the real system by training episodes, mean and std over seeds."""
     panels: dict[str, tuple[str, ...]] = (
         {"hiv-partial": ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle")}
         if partial
         else {env: (env, f"{env}-oracle") for env in ENVS}
     )
-    # An environment without records is left out; without any, the first one's missing record is named.
+    # Environments without records are left out; if there are none at all, the error names the first.
     known = {
         env: names for env, names in panels.items() if all((results / f"paper-{name}.json").exists() for name in names)
     }
@@ -62,7 +62,7 @@ def curves_figure(results: Path, *, partial: bool = False) -> Figure:
                 label = f"{model}, s and z" if study.latent_policy else model
                 _band(axes, curve, UNITS[env], label, next(colours), partial or model == ORACLE)
         axes.set_title(env, fontsize=10)
-        axes.set_xlabel("episodes of practice (imagined; real for the oracle)")
+        axes.set_xlabel("training episodes (imagined; real for the oracle)")
         axes.set_ylabel("return on the real system" + (" (1e7)" if "hiv" in env else ""))
         axes.legend(frameon=False, fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
@@ -70,7 +70,7 @@ def curves_figure(results: Path, *, partial: bool = False) -> Figure:
 
 
 def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any, thick: bool) -> None:
-    """Each seed's looks on a common grid of episodes, then mean and std."""
+    """Interpolate each seed's curve to a common grid of episodes, then plot mean and std."""
     episodes = np.array(curve["episodes"], float)
     real = np.array([[np.nan if x is None else x for x in row] for row in curve["real"]], float) / unit
     grid = np.linspace(episodes[0].min(), episodes[-1].max(), 60)
@@ -81,18 +81,18 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
 
 
 def rounds_figure(results: Path) -> Figure:
-    """Return by real episodes: rounds of collecting, refitting and imagining, beside the model-free agent."""
+    """Return by real episodes: Dyna rounds compared with the model-free agent."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     oracle = _figures(results, "ours-hiv-oracle")["curves"][ORACLE]
     _band(axes, oracle, 1e7, "model-free (five seeds)", "#2b6cb0", True)
     records = sorted(results.glob("rounds-hiv-*.json"))
     if not records:
-        raise KairodeError(f"there is no record {results}/rounds-hiv-0.json: `kairode rounds hiv` makes one.")
+        raise KairodeError(f"{results}/rounds-hiv-0.json does not exist: run `kairode dyna hiv`.")
     for i, record in enumerate(records):
         points = read_record(record)["figures"]["rounds"]
         episodes, returns = [point["real_episodes"] for point in points], list(map(objective_of, points))
-        label = f"rounds ({len(records)} seeds)" if i == 0 else None
+        label = f"Dyna rounds ({len(records)} seeds)" if i == 0 else None
         axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=label)
     axes.set_xscale("log")
     axes.set_xlabel("real episodes")
@@ -105,5 +105,5 @@ def rounds_figure(results: Path) -> Figure:
 def _figures(results: Path, name: str) -> dict[str, Any]:
     path = results / f"{name}.json"
     if not path.exists():
-        raise KairodeError(f"there is no record {path}: `kairode reproduce table2a --studies {name}` makes it.")
+        raise KairodeError(f"{path} does not exist: run `kairode reproduce table2a --studies {name}`.")
     return read_record(path)["figures"]

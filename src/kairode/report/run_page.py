@@ -1,4 +1,4 @@
-"""The page of a run, made from its record alone."""
+"""The page of a run, from its record."""
 
 import dataclasses
 import json
@@ -9,11 +9,11 @@ from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
-from kairode.report.mpc import control_said, control_table, mean_and_std, mpc_learning_figure
+from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence
 from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
-    compared,
-    every,
+    compare_with_fixed,
+    every_interval,
     gained,
     kind_of_return,
     measured,
@@ -30,53 +30,58 @@ def write_run_page(folder: Path) -> Path:
     """Write report.html beside the record of a run."""
     path = folder / "record.json"
     if not path.exists():
-        raise KairodeError(f"there is no record in {folder}: give a folder that `kairode run` finished.")
+        raise KairodeError(f"there is no record in {folder}: give the folder of a finished `kairode run`.")
     made = read_record(path)
     if made.get("kind") == "control":
         return write_control_page(folder, made)
     if made.get("kind") != "run" or "spec" not in made["figures"]:
-        raise KairodeError(f"{folder / 'record.json'} is of kind '{made.get('kind')}': there is no page for it.")
+        raise KairodeError(f"{folder / 'record.json'} has kind '{made.get('kind')}', for which there is no page.")
     if not isinstance(made["figures"].get("real_episodes"), dict):
-        raise KairodeError(f"{folder / 'record.json'} is of an older version: run its command again in a new folder.")
+        raise KairodeError(
+            f"{folder / 'record.json'} was written by an older version: run its command again in a new folder."
+        )
     config, spec = made["config"], spec_of(made)
-    title = f"{spec.name}: a policy learned in the imagination of {config['model']} models"
+    title = f"{spec.name}: policy learned in {config['model']} models"
     parts = [
         *(page.paragraph(sentence, "lead") for sentence in summary_sentences(made)),
         page.facts(headline(made)),
-        what_was_run(made),
-        tests(made),
+        run_section(made),
+        evaluation(made),
         predictions(made),
         learning(made),
         policy(made),
-        visits(made),
-        again(made),
+        decision_times(made),
+        reproduction(made),
     ]
     return page.write_page(folder / "report.html", title, filter(None, parts))
 
 
 def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
-    """The page of a run with controls."""
+    """The page of a run with continuous actions."""
     config, (middle, _) = made["config"], mean_and_std(made)
     chance = objective_of(made["figures"]["random"])
-    words = "Return of the episodes lived through while learning, by decisions: mean and spread over the seeds."
+    words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
     drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": made})
     parts = [
-        page.paragraph(control_said(made), "lead"),
+        page.paragraph(mpc_sentence(made), "lead"),
         page.facts(
             [
-                (f"{middle:.4g}", f"mean return of a test episode; {chance:.4g} of random actions"),
-                (f"{config['decisions']:,}", f"real decisions of each seed; seeds: {config['seeds']}"),
+                (f"{middle:.4g}", f"mean test return (random actions: {chance:.4g})"),
+                (
+                    f"{config['decisions']:,}",
+                    f"real decisions per seed; {config['seeds']} seed{'s' * (config['seeds'] != 1)}",
+                ),
             ]
         ),
-        page.section("How good it is", to_html(control_table(made, caption="Test episodes of each seed."))),
+        page.section("Evaluation", to_html(control_table(made, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),
-        again(made),
+        reproduction(made),
     ]
-    return page.write_page(folder / "report.html", f"{config['env']}: steered by {config['model']}", parts)
+    return page.write_page(folder / "report.html", f"{config['env']}: MPC with {config['model']}", parts)
 
 
 def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """A few numbers: what was gained, how many visits are saved."""
+    """Headline figures: improvement over other policies, data used, decisions saved."""
     figures, spec = made["figures"], spec_of(made)
     all_tests = figures["tests"]
     mine, held = all_tests["imagination"], best_constant(all_tests)
@@ -85,92 +90,95 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
         share, chance, always = (
             f"{100 * test['measures'][name]:.0f}\u00a0%" for test in (mine, all_tests["random"], all_tests[held])
         )
-        words = f"of the time, against {chance} under random actions and {always} under the best constant policy"
+        words = f"of the time (random actions {chance}, best constant policy {always})"
         found.append((f"{share} {name}", words))
     kind = kind_of_return(spec)
     score, rival = objective_of(mine), objective_of(all_tests[held])
     if min(score, rival) > 0 and score > rival:
         found.append((f"{score / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
     else:
-        found.append((f"{score:.3g}", f"{kind}, against {rival:.3g} of {held}, the best constant policy"))
+        found.append((f"{score:.3g}", f"{kind} ({rival:.3g} for {held}, the best constant policy)"))
     seen = figures["real_episodes"]["imagination"]
-    found.append((f"{seen:,} real episodes", "are what models and policy learned from"))
+    found.append((f"{seen:,} real episodes", "used by models and policy"))
     if "visits" in figures:
-        mine, best, rarer = compared(figures["visits"])
+        mine, best, rarer = compare_with_fixed(figures["visits"])
         gains = gained(mine, best, rarer, spec)
-        words = f"chosen by the model: {' and '.join(gains)}" if gains else "chosen by the model: nothing was gained"
-        fixed = f"{every(best['interval'], spec.time_unit)}, {best['decisions']:.0f} {spec.decision_name}s"
+        words = f"chosen by the model: {' and '.join(gains)}" if gains else "chosen by the model: no gain"
+        fixed = f"{every_interval(best['interval'], spec.time_unit)}, {best['decisions']:.0f} {spec.decision_name}s"
         found.append((f"{mine['decisions']:.0f} {spec.decision_name}s", f"{words} (best fixed interval: {fixed})"))
     return found
 
 
-def what_was_run(made: dict[str, Any]) -> str:
-    """The stages of the run, in words."""
+def run_section(made: dict[str, Any]) -> str:
+    """The stages of the run as text."""
     config, figures, spec = made["config"], made["figures"], spec_of(made)
     size, per_round = config["ensemble_size"], config["episodes_per_round"]
-    said = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
+    sentences = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
     if config["rounds"]:
-        said.append(
-            f"{size} {config['model']} models were fitted to them and a policy was learned in their imagination. Then, in "
-            f"each of {config['rounds']} Dyna rounds, the policy collected {per_round} more episodes, the models were "
-            f"refitted and the policy learned on: {figures['real_episodes']['imagination']} real episodes in all."
+        sentences.append(
+            f"{size} {config['model']} models were fitted to them and a policy was learned in their imagination. "
+            f"Then, in each of {config['rounds']} Dyna rounds, the policy collected {per_round} more episodes, "
+            "the models were refitted and the policy was trained further: "
+            f"{figures['real_episodes']['imagination']} real episodes in total."
         )
     else:
-        said.append(
-            f"{size} {config['model']} model{'s' * (size > 1)} were fitted to them (open-loop test error "
-            f"{figures['fit']['mean']:.3g}), and a policy was learned in {config['learn']['episodes']:,} imagined episodes."
+        sentences.append(
+            f"{size} {config['model']} model{'s' * (size > 1)} were fitted to them (open-loop test "
+            f"error {figures['fit']['mean']:.3g}), and a policy was learned in "
+            f"{config['learn']['episodes']:,} imagined episodes."
         )
     if "visits" in figures and config["schedule_refits"]:
-        said.append(
-            f"For {spec.decision_name} times, another policy was learned under the schedule that it chooses itself; with "
-            f"it, {config['schedule_refits'] * per_round} more real episodes were collected, and the models, refitted to "
-            f"all {figures['visits']['real_episodes']}, chose the {spec.decision_name} times that are tested."
+        sentences.append(
+            f"To choose {spec.decision_name} times, a second policy was learned together with its schedule; it "
+            f"collected {config['schedule_refits'] * per_round} more real episodes, and the models were refitted "
+            f"to all {figures['visits']['real_episodes']}."
         )
-    said.append("All tests are on the real system, on episodes that nothing was learned from.")
+    sentences.append("All policies are tested on new episodes of the real system.")
     if config["schedule"]:
-        said.append(
-            f"Policies were learned for, and tested at, a decision {every(config['schedule'], spec.time_unit)}."
+        sentences.append(
+            f"Policies were learned and tested with a decision {every_interval(config['schedule'], spec.time_unit)}."
         )
     variables = ", ".join(variable.name for variable in spec.observations)
     last = f"Observed: {variables}. Actions: {', '.join(figures['spec']['actions']['names'])}."
-    return page.section("What was run", page.paragraph(" ".join(said)), page.paragraph(last, "soft"))
+    return page.section("Run", page.paragraph(" ".join(sentences)), page.paragraph(last, "soft"))
 
 
-def tests(made: dict[str, Any]) -> str:
-    """Every policy on the same episodes."""
+def evaluation(made: dict[str, Any]) -> str:
     table = policy_table(made)
     number = made["figures"]["tests"]["imagination"]["episodes"]
     sentences = (sentence for name, sentence in spec_of(made).measures if name in table.headers)
     caption = (
-        f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' holds one action throughout; "
-        f"learned policies draw one action in twenty at random. {' '.join(sentences)}"
+        f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' is a constant policy; "
+        f"learned policies take random actions with probability 0.05. {' '.join(sentences)}"
     )
-    return page.section("How good it is", to_html(dataclasses.replace(table, caption=caption)))
+    return page.section("Evaluation", to_html(dataclasses.replace(table, caption=caption)))
 
 
 def predictions(made: dict[str, Any]) -> str:
-    """What a model foretells of courses it has not seen."""
     courses = made["figures"]["courses"]
     parts = []
     for key, who in (("random", "random actions"), ("policy", "the learned policy")):
         steps = len(courses[key]["actions"])
         words = (
-            f"Predicted and true course of one new episode under {who}: for each observed variable a line of what "
-            f"happened and a dashed line of what the model foretold from the first observation, over {steps} decisions."
+            f"Predicted and true trajectory of a new episode under {who}, {steps} decisions: for each observed "
+            "variable a solid line (true) and a dashed line (predicted from the first observation)."
         )
         drawn = course_figure(courses[key], f"Under {who}")
         parts.append(page.picture(drawn, f"predicted-{key}", words))
     note = (
-        "Each course is foretold from its first observation alone, with the actions and intervals that really "
-        "followed; the policy itself looks at the system at every decision."
+        "Open-loop predictions from the first observation, given the true actions and intervals. (The policy "
+        "itself observes the system at every decision.)"
     )
-    return page.section("What the model foretells", page.paragraph(note), *parts)
+    return page.section("Predictions", page.paragraph(note), *parts)
 
 
 def learning(made: dict[str, Any]) -> str:
-    """Learning curves, and the rounds as a table."""
+    """Learning curves, and the Dyna rounds as a table."""
     figures = made["figures"]
-    words = "Return on the real system as learning goes on, beside model-free practice, a constant policy and chance."
+    words = (
+        "Return on the real system during learning, compared with model-free learning, the best constant "
+        "policy and random actions."
+    )
     rounds = figures.get("rounds")
     listed = ""
     if rounds:
@@ -184,30 +192,34 @@ def learning(made: dict[str, Any]) -> str:
             )
             for one in rounds
         ]
-        heads = ("round", "real episodes", "model error", "return while collecting", "return after it (95 %)")
-        listed = page.folded(
-            "Every round in numbers", to_html(Table.of(heads, rows, "20 look episodes after each round."))
+        heads = (
+            "round",
+            "real episodes",
+            "model error",
+            "return of the collected episodes",
+            "return after the round (95 %)",
         )
+        listed = page.folded("All rounds", to_html(Table.of(heads, rows, "20 validation episodes after each round.")))
     return page.section("Learning", page.picture(learning_figure(made), "learning", words), listed)
 
 
 def policy(made: dict[str, Any]) -> str:
-    """A map of what the policy does, and one whole episode under it."""
+    """A map of actions and values, and one episode under the policy."""
     figures, parts = made["figures"], []
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
-        words = f"Two maps over {x} and {y}: the action that the policy takes, and the return that it expects."
+        words = f"Two maps over {x} and {y}: the policy's action and its value."
         more = len(figures["spec"]["observations"]) > len(found["axes"])
         caption = f"All other variables at {found['others']}." if more else ""
         parts.append(page.picture(map_figure(found), "map", words, caption))
-    words = "The course of one new episode under the policy: every variable, and the actions."
-    drawn = course_figure(figures["courses"]["episode"], "One new episode under the policy")
+    words = "A new episode under the policy: all variables and the actions."
+    drawn = course_figure(figures["courses"]["episode"], "A new episode under the policy")
     parts.append(page.picture(drawn, "episode", words))
-    return page.section("What the policy does", *parts)
+    return page.section("Policy", *parts)
 
 
-def visits(made: dict[str, Any]) -> str:
-    """Return against visits, and an episode at chosen times."""
+def decision_times(made: dict[str, Any]) -> str:
+    """Return against decisions, and an episode at chosen times."""
     if "visits" not in made["figures"]:
         return ""
     found, spec = made["figures"]["visits"], spec_of(made)
@@ -218,27 +230,27 @@ def visits(made: dict[str, Any]) -> str:
         cells = [_schedule(row, spec), f"{row['decisions']:.0f}", _cell(row), "" if usual is None else _cell(usual)]
         cells += [f"{100 * row['measures'][name]:.0f} %" for name in measures]
         rows.append(Row.of(cells, marked=label in chosen))
-    heads = ["schedule", f"{spec.decision_name}s", "policy for chosen times (95 %)", "policy of the run (95 %)"]
-    heads += [f"{name}, for chosen times" for name in measures]
+    heads = ["schedule", f"{spec.decision_name}s", "schedule policy (95 %)", "main policy (95 %)"]
+    heads += [f"{name} (schedule policy)" for name in measures]
     caption = (
-        f"Rewards are counted {every(spec.finest, spec.time_unit)}, whatever the schedule, where the tests above count "
-        "them at decisions; 20 test episodes each. At fixed intervals both policies of the run are tested, neither of "
-        "them learned for that interval."
+        f"Accrued returns: rewards are counted {every_interval(spec.finest, spec.time_unit)}, not only at decisions as "
+        "in the evaluation above; 20 test episodes each. Fixed intervals are tested with both policies of "
+        "the run, neither of which was learned for that interval."
     )
     words = (
-        f"Return against the number of {spec.decision_name}s: a curve of fixed intervals, and points for what the "
-        f"model chose at each price of a {spec.decision_name}."
+        f"Return against the number of {spec.decision_name}s: a curve for fixed intervals, and points for the "
+        f"schedules chosen at each price per {spec.decision_name}."
     )
-    course = course_figure(found["course"], "One episode at chosen times")
-    told = (
-        f"One new episode at {spec.decision_name} times that the model chose: what happened, and what it expected "
-        f"between {spec.decision_name}s."
+    course = course_figure(found["course"], "An episode at chosen times")
+    description = (
+        f"A new episode at {spec.decision_name} times chosen by the model: true trajectory, and predictions "
+        f"from each {spec.decision_name}."
     )
     return page.section(
-        "When to look again",
-        page.picture(tradeoff_figure(made), "tradeoff", words, "Numbers at the curve: the fixed interval. " + caption),
-        page.picture(course, "chosen", told),
-        page.folded("Every schedule in numbers", to_html(Table.of(heads, rows, caption))),
+        "Decision times",
+        page.picture(tradeoff_figure(made), "tradeoff", words, "Labels of the curve are fixed intervals. " + caption),
+        page.picture(course, "chosen", description),
+        page.folded("All schedules", to_html(Table.of(heads, rows, caption))),
     )
 
 
@@ -250,21 +262,21 @@ def _schedule(row: dict[str, Any], spec: Spec) -> str:
     if row["kind"] == "own":
         return "the environment's own"
     if row["kind"] == "fixed":
-        return every(row["interval"], spec.time_unit)
-    return f"chosen, price {exact_number(row['price'])} of a {spec.decision_name}"
+        return every_interval(row["interval"], spec.time_unit)
+    return f"chosen, price {exact_number(row['price'])} per {spec.decision_name}"
 
 
 def _cell(row: dict[str, Any]) -> str:
     return f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
-def again(made: dict[str, Any]) -> str:
-    """How to make it again: command, code, machine, versions, config."""
+def reproduction(made: dict[str, Any]) -> str:
+    """How to reproduce the run: command, commit, machine, versions, config."""
     machine, versions = made["machine"], made["versions"]
     where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made.get("stages", {}).items())
     rows = [
-        ("made", made["made"]),
+        ("date", made["made"]),
         ("commit", made["commit"] or "not in a repository"),
         ("machine", where),
         ("time", f"{made['seconds']:.0f} s{f' ({spent})' if spent else ''}"),
@@ -272,8 +284,8 @@ def again(made: dict[str, Any]) -> str:
         *((f"{name}", version) for name, version in versions.items()),
     ]
     return page.section(
-        "How to make it again",
+        "Reproduction",
         page.code(made["command"]),
         to_html(Table.of(("what", ""), rows)),
-        page.folded("The config", page.code(json.dumps(made["config"], indent=1))),
+        page.folded("Config", page.code(json.dumps(made["config"], indent=1))),
     )

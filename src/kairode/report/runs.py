@@ -1,4 +1,4 @@
-"""What a run found: a table and a last sentence on the terminal, and the figures of its page."""
+"""Results of a run: a table and sentences on the terminal, and the figures of its page."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from kairode.report.summary import (
     fixed_rivals,
     kind_of_return,
     measured,
-    no_better_said,
+    no_better_sentence,
     spec_of,
     summary_sentences,
 )
@@ -22,13 +22,13 @@ from kairode.runs.labels import best_constant, exact_number, of_kind
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 
 
-def named(test: str) -> str:
-    """A policy of the tests, in words."""
+def policy_name(test: str) -> str:
+    """Name of a policy for display."""
     return NAMES.get(test, test)
 
 
 def policy_table(made: dict[str, Any]) -> Table:
-    """The tests: each policy's return with its interval, and the real experience it learned from."""
+    """Test results: each policy's return with its interval, and the real data it learned from."""
     spec, figures = spec_of(made), made["figures"]
     measures = measured(figures["tests"])
     headers = ["policy", kind_of_return(spec), "95 %", "decisions", *measures]
@@ -36,7 +36,7 @@ def policy_table(made: dict[str, Any]) -> Table:
     for i, (name, test) in enumerate(figures["tests"].items()):
         interval = f"{test['low']:.3g} to {test['high']:.3g}"
         shares = [f"{100 * test['measures'][measure]:.0f} %" for measure in measures]
-        cells = [named(name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}", *shares]
+        cells = [policy_name(name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}", *shares]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
         counts = ["-" if number is None else f"{number:,}" for number in seen]
         rows.append(Row.of([*cells, *counts], marked=i == 0))
@@ -44,8 +44,9 @@ def policy_table(made: dict[str, Any]) -> Table:
 
 
 def print_run(made: dict[str, Any]) -> None:
-    """Whether the policy is of no use; the tests, the best constant policy for all of them, in 80 columns; the rest."""
-    failed = no_better_said(made)
+    """Print a warning if the policy is no better than simple ones, the test results (in 80 columns), and the
+    summary."""
+    failed = no_better_sentence(made)
     if failed:
         print(failed)
     print_table(_short_table(policy_table(made), made["figures"]["tests"]))
@@ -55,9 +56,9 @@ def print_run(made: dict[str, Any]) -> None:
 
 
 def _short_table(table: Table, tests: dict[str, Any]) -> Table:
-    """Only the best of the constant policies, and only the columns that fit 80 characters."""
+    """Keep only the best constant policy, and the columns that fit into 80 characters."""
     columns = [i for i, head in enumerate(table.headers) if head not in ("decisions", "real decisions")]
-    others = {named(name) for name, test in tests.items() if test["kind"] == "constant"} - {best_constant(tests)}
+    others = {policy_name(name) for name, test in tests.items() if test["kind"] == "constant"} - {best_constant(tests)}
     rows = []
     for row in table.rows:
         name, *texts = (row.cells[i].text or "" for i in columns)
@@ -67,7 +68,7 @@ def _short_table(table: Table, tests: dict[str, Any]) -> Table:
 
 
 def learning_figure(made: dict[str, Any]) -> Figure:
-    """Return on the real system: by real episodes where the run took rounds, otherwise by episodes of practice."""
+    """Return on the real system: by real episodes for Dyna rounds, otherwise by training episodes."""
     figures, spec = made["figures"], spec_of(made)
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.subplots()
@@ -76,13 +77,13 @@ def learning_figure(made: dict[str, Any]) -> Figure:
         seen, low, high = ([one[name] for one in rounds] for name in ("real_episodes", "low", "high"))
         mean = [objective_of(one) for one in rounds]
         axes.fill_between(seen, low, high, color=CHOSEN, alpha=0.15, lw=0)
-        axes.plot(seen, mean, "o-", color=CHOSEN, ms=4, label="learned in imagination, in rounds")
+        axes.plot(seen, mean, "o-", color=CHOSEN, ms=4, label="Dyna rounds")
         axes.set_xlabel("real episodes so far")
     elif curve := figures["curve"]:
         axes.plot(*_curve(curve, "real"), "o-", ms=3, color=CHOSEN, label="learned in imagination")
         if "score" in curve[0]:
-            axes.plot(*_curve(curve, "score"), "x:", ms=3, color=CHOSEN, label="what a held-out model expects")
-        axes.set_xlabel("episodes of practice (imagined, or real)")
+            axes.plot(*_curve(curve, "score"), "x:", ms=3, color=CHOSEN, label="return in the validation model")
+        axes.set_xlabel("training episodes (imagined or real)")
     if free := figures.get("free_curve"):
         axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")
     tests = figures["tests"]
@@ -103,7 +104,7 @@ def _curve(points: list[dict[str, Any]], what: str) -> tuple[list[float], list[f
 
 
 def map_figure(found: dict[str, Any]) -> Figure:
-    """What the policy does, and what it expects, over two observed variables."""
+    """Action and value of the policy over two observed variables."""
     x, y = found["axes"]
     figure = Figure(figsize=(8.4, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -117,7 +118,7 @@ def map_figure(found: dict[str, Any]) -> Figure:
         bar.ax.tick_params(labelsize=7)
         if axes is left:
             bar.set_ticks(range(len(names)), labels=names)
-        axes.set_title("action" if axes is left else "value: the return that is expected", fontsize=9, loc="left")
+        axes.set_title("action" if axes is left else "value", fontsize=9, loc="left")
         for side, axis in (("x", x), ("y", y)):
             getattr(axes, f"set_{side}scale")("log" if axis["log"] else "linear")
         axes.set_xlabel(f"{x['name']}, {x['unit']}", fontsize=8)
@@ -127,7 +128,7 @@ def map_figure(found: dict[str, Any]) -> Figure:
 
 
 def tradeoff_figure(made: dict[str, Any]) -> Figure:
-    """Return against visits: fixed intervals, the environment's own, and those that the model chooses by price."""
+    """Return against decisions: fixed intervals, the environment's own schedule, and those chosen at each price."""
     spec, found = spec_of(made), made["figures"]["visits"]
     rows = found["rows"]
     figure = Figure(figsize=(7.5, 4), layout="constrained")
@@ -139,7 +140,7 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
         color=FIXED,
         ms=4,
         lw=0.9,
-        label="fixed interval (the better of two policies)",
+        label="fixed interval (better of two policies)",
     )
     for row in fixed.values():
         where = (row["decisions"], objective_of(row))
@@ -155,8 +156,8 @@ def tradeoff_figure(made: dict[str, Any]) -> Figure:
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
     axes.set_xscale("log")
-    axes.set_xlabel(f"{spec.decision_name}s in an episode")
-    axes.set_ylabel("discounted return" if spec.discounted_objective else "sum of rewards")
+    axes.set_xlabel(f"{spec.decision_name}s per episode")
+    axes.set_ylabel("discounted return" if spec.discounted_objective else "accrued return")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

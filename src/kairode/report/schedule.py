@@ -1,4 +1,4 @@
-"""Return against visits: what a chosen schedule came to, in a table and in the paper's figure."""
+"""Return against decisions: results of chosen schedules as a table and as the paper's figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
-from kairode.report.summary import every, measured
+from kairode.report.summary import every_interval, measured
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_name, objective_of
 from kairode.runs import labels
@@ -22,10 +22,10 @@ COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random
 
 
 def print_schedule(made: dict[str, Any], spec: Spec) -> None:
-    """Every schedule's return and visits, the chosen intervals, and one sentence that says what they are worth."""
+    """Return and decisions of every schedule, the chosen intervals, and a sentence on each chosen schedule."""
     rows = made["figures"]["rows"]
-    kind = "discounted return" if spec.discounted_objective else "sum of rewards"
-    names = ["schedule", f"{kind} (95 %)", "sum of rewards" if spec.discounted_objective else "discounted"]
+    kind = "discounted accrued return" if spec.discounted_objective else "accrued return"
+    names = ["schedule", f"{kind} (95 %)", "accrued return" if spec.discounted_objective else "discounted"]
     measures = measured(rows)
     heads, cells = [*names, f"{spec.decision_name}s", f"{spec.time_unit}s between", *measures], []
     other = objective_name(discounted=not spec.discounted_objective, accrued=True)
@@ -35,14 +35,14 @@ def print_schedule(made: dict[str, Any], spec: Spec) -> None:
         shares = [f"{100 * row['measures'][name]:.0f} %" for name in measures]
         cells.append(Row.of([_named(row), *numbers, *shares], marked=row["kind"] == "chosen"))
     caption = (
-        "Every row is the same policy, learned for chosen intervals; the reward is counted on every finest step."
-        + "".join(f" {sentence}" for name, sentence in spec.measures if name in measures)
+        "The same policy under every schedule; accrued returns, with rewards counted on every finest time "
+        "step." + "".join(f" {sentence}" for name, sentence in spec.measures if name in measures)
     )
     print_table(Table.of(heads, cells, caption))
     _print_intervals(made["figures"]["intervals"], rows, spec)
-    print(f"Chosen by models of {made['figures']['real_episodes']:,} real episodes.")
+    print(f"Models fitted to {made['figures']['real_episodes']:,} real episodes.")
     for row in of_kind(rows, "chosen").values():
-        print(said(rows, row, spec))
+        print(chosen_sentence(rows, row, spec))
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -54,7 +54,7 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def _print_intervals(found: dict[str, Any], tests: dict[str, Any], spec: Spec) -> None:
-    """Mean interval and its quartiles in each state of health."""
+    """Mean interval and quartiles in each regime."""
     states = list(next(iter(found.values())))
     rows = []
     for name, counts in found.items():
@@ -68,28 +68,25 @@ def _print_intervals(found: dict[str, Any], tests: dict[str, Any], spec: Spec) -
                 cells.append(None)
         rows.append([_named(tests[name]), *cells])
     what = spec.decision_name
-    headers = [f"{spec.time_unit}s until the next {what}", *states]
+    headers = [f"{spec.time_unit}s to the next {what}", *states]
     print_table(Table.of(headers, rows, f"mean (quartiles; number of {what}s)"))
 
 
-def said(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> str:
-    """One sentence on a chosen schedule."""
+def chosen_sentence(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> str:
     fixed = list(of_kind(rows, "fixed").values())
     often = fixed[0]
     best = max((objective_of(row) for row in fixed if row["decisions"] <= mine["decisions"]), default=None)
     name, many = _named(mine), f"{spec.decision_name}s"
     text = (
-        f"{name[0].upper()}{name[1:]}: return {objective_of(mine):.4g} with {mine['decisions']:.0f} {many}; the same "
-        f"policy {every(often['interval'], spec.time_unit)} returns {objective_of(often):.4g} with "
-        f"{often['decisions']:.0f}"
+        f"{name[0].upper()}{name[1:]}: return {objective_of(mine):.4g} with {mine['decisions']:.0f} {many}; "
+        f"{every_interval(often['interval'], spec.time_unit)}: {objective_of(often):.4g} with {often['decisions']:.0f}"
     )
     if best is None:
-        return f"{text}; no fixed interval has as few {many}."
-    return f"{text}, and at the best fixed interval with no more {many} {best:.4g}."
+        return f"{text}; every fixed interval has more {many}."
+    return f"{text}; best fixed interval with as few {many}: {best:.4g}."
 
 
 def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
-    """Return against visits of one run."""
     rows = made["figures"]["rows"]
     chosen = of_kind(rows, "chosen").values()
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -118,17 +115,17 @@ def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str
 def _finished(axes: Any, spec: Spec) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(f"{spec.decision_name}s in {spec.horizon:g} {spec.time_unit}s")
-    kind = "discounted return" if spec.discounted_objective else "sum of rewards"
-    axes.set_ylabel(f"{kind}, every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)} counted")
+    kind = "discounted return" if spec.discounted_objective else "return"
+    axes.set_ylabel(f"{kind}, accrued every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)}")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 LABELS = {
-    "fixed": ("fixed interval, the best policies we have", COLOURS["fixed"], "o-"),
+    "fixed": ("fixed interval, best policies", COLOURS["fixed"], "o-"),
     "own": ("the environment's own schedule", COLOURS["own"], "s"),
-    "truth": ("true dynamics, a policy for each price", COLOURS["truth"], "D-"),
-    "rounds": ("Latent-ODE, a policy for each price", COLOURS["chosen"], "D-"),
+    "truth": ("true dynamics, one policy per price", COLOURS["truth"], "D-"),
+    "rounds": ("Latent-ODE, one policy per price", COLOURS["chosen"], "D-"),
     "week-rounds": ("Latent-ODE, at most a week ahead", COLOURS["chosen"], "*"),
     "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^-"),
     "once-truth price": ("true dynamics, one policy, by price", COLOURS["truth"], "x--"),
@@ -136,22 +133,20 @@ LABELS = {
     "once-rounds price": ("Latent-ODE, one policy, by price", COLOURS["chosen"], "x--"),
     "once-rounds budget": ("Latent-ODE, one policy, by budget", COLOURS["chosen"], "+:"),
 }
-"""Who says when to look again: in words, colour, style."""
+"""Label, colour and style of each schedule."""
 
 
-def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
-    """All points with a record, by who says when to look again."""
+def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
+    """All recorded points, by schedule."""
     found = {record.stem: read_record(record) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
     parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
     for label, point in (item for points in parts for item in points.items()):
-        # Some intervals were studied twice, from scratch and from policies of chosen ones: the better counts.
+        # Some intervals were studied twice, from scratch and from policies of chosen intervals: keep the better.
         if label not in fixed or mean(objective_of(point)) > mean(objective_of(fixed[label])):
             fixed[label] = point
     if not fixed:
-        raise KairodeError(
-            f"there is no record {results}/{env}-fixed*.json: `kairode reproduce figure-schedule` makes it."
-        )
+        raise KairodeError(f"{results}/{env}-fixed*.json does not exist: run `kairode reproduce figure-schedule`.")
     groups = {"own": {"own": fixed.pop("own")}} if "own" in fixed else {}
     groups["fixed"] = {name: fixed[name] for name in sorted(fixed, key=float)}
     for name in LABELS:
@@ -166,18 +161,18 @@ def gathered(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
 
 
 def print_visits(results: Path) -> None:
-    """Every point: mean and std over seeds."""
+    """All points: mean and std over seeds."""
     names = (
-        "who says when",
-        "of what",
+        "schedule",
+        "setting",
         "discounted return (1e7)",
-        "sum (1e7)",
+        "return (1e7)",
         "visits",
         "seeds",
-        "practice cut short",
+        "training cut short",
     )
     rows = []
-    for name, points in gathered(results).items():
+    for name, points in read_points(results).items():
         for label, point in points.items():
             returns = [np.array(point[kind]) / 1e7 for kind in ("discounted_accrued_return", "accrued_return")]
             numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
@@ -186,20 +181,22 @@ def print_visits(results: Path) -> None:
             rows.append(
                 [LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", str(len(returns[0])), cut]
             )
-    caption = "mean ± std over seeds; cut short: episodes of practice done of those meant, where time was up"
+    caption = (
+        "accrued returns, mean ± std over seeds; cut short: training episodes before the time limit, of those planned"
+    )
     print_table(Table.of(names, rows, caption))
 
 
 def visits_figure(results: Path) -> Figure:
-    """The paper's figure: return against visits, mean and std over seeds, by who says when to look again."""
+    """The paper's figure: return against visits by schedule, mean and std over seeds."""
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
-    for name, points in gathered(results).items():
-        # Prices and budgets lie too close to be named: the table has them.
+    for name, points in read_points(results).items():
+        # Prices and budgets are too close to label: see the table.
         _bars(axes, points, *LABELS[name], named=name in ("fixed", "own"))
     axes.set_xscale("log")
     axes.set_xlabel("visits in 1000 days")
-    axes.set_ylabel("discounted return, every day counted (1e7)")
+    axes.set_ylabel("discounted return, accrued daily (1e7)")
     axes.legend(frameon=False, fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     return figure

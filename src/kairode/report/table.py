@@ -1,4 +1,4 @@
-"""One type of table, printed on a terminal of any width, written as Markdown or as HTML."""
+"""Tables, printed on a terminal of any width, or rendered as Markdown or HTML."""
 
 import dataclasses
 import html
@@ -12,45 +12,45 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 PIPE_WIDTH = 150
-"""Least width where the output is no terminal: a file or a pipe has none."""
+"""Minimum width if the output is not a terminal."""
 WRAPPED = 30
-"""Least width of a column that may wrap."""
+"""Minimum width of a column that may wrap."""
 MISSING = "-"
-"""A missing cell on the terminal; elsewhere it is left empty."""
+"""A missing cell on the terminal; empty elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What holds for all cells of a column."""
+    """Settings of a column."""
 
     header: str = ""
     align: Literal["left", "right"] | None = None
-    """None: left, but right in HTML for all columns but the first."""
+    """None: left, but in HTML right for all columns but the first."""
     wrap: bool = False
-    """Whether long text may take several lines on a terminal."""
+    """Whether long text may be wrapped on a terminal."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Text as it is: no markup in it is interpreted."""
+    """Plain text: markup is not interpreted."""
 
     text: str | None
-    """None where there is no value."""
+    """None for a missing value."""
     best: bool = False
-    """Whether it is the best of those it is compared with: bold."""
+    """Whether it is the best value among those compared: bold."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Cells, one for each column."""
+    """One cell per column."""
 
     cells: tuple[Cell, ...]
     marked: bool = False
-    """Whether the whole row stands out."""
+    """Whether the whole row is highlighted."""
 
     @classmethod
     def of(cls, cells: Iterable[Any], marked: bool = False) -> "Row":
-        """A row of cells, or of values that become their text; None for a missing one."""
+        """A row of cells, or of values to be converted; None for a missing one."""
         return cls(tuple(_cell(cell) for cell in cells), marked)
 
 
@@ -62,8 +62,8 @@ class Table:
     sections: tuple[tuple[Row, ...], ...] = ()
     caption: str = ""
     transpose: bool = False
-    """Whether, on a terminal too narrow for the table, the rows of a section stand side by side. Each section is then a
-    small table with the first cell as its title, the second cells as headers and the other columns as rows."""
+    """On a terminal too narrow for the table, print the rows of a section side by side: each section is a small
+    table with the first cell as its title, the second cells as headers and the other columns as rows."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -72,7 +72,7 @@ class Table:
 
     @classmethod
     def of(cls, headers: Iterable[str | Column], rows: Iterable[Any], caption: str = "") -> "Table":
-        """A table of one section: headers or columns, and rows or their cells."""
+        """A table with one section."""
         return cls.in_sections(headers, [rows], caption)
 
     @classmethod
@@ -83,19 +83,17 @@ class Table:
         caption: str = "",
         transpose: bool = False,
     ) -> "Table":
-        """The same with its rows in sections."""
+        """A table with rows in several sections."""
         columns = tuple(head if isinstance(head, Column) else Column(head) for head in headers)
         parts = (tuple(row if isinstance(row, Row) else Row.of(row) for row in section) for section in sections)
         return cls(columns, tuple(part for part in parts if part), caption, transpose)
 
     @property
     def headers(self) -> tuple[str, ...]:
-        """Of all columns."""
         return tuple(column.header for column in self.columns)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Of all sections."""
         return tuple(row for section in self.sections for row in section)
 
 
@@ -106,12 +104,12 @@ def _cell(value: Any) -> Cell:
 
 
 def mean_std(mean: float, std: float, n: int | None, digits: int = 2, usual: int = 5) -> str:
-    """Mean ± std, and the number of seeds where it is not the usual one; a single seed has no std."""
+    """Mean ± std, and the number of seeds unless it is `usual`; a single seed has no std."""
     around = "" if n == 1 else f" ± {std:.{digits}f}"
     return f"{mean:.{digits}f}{around}" + (f" ({n})" if n not in (None, usual) else "")
 
 
-def compared(
+def mean_std_cells(
     found: Mapping[str, tuple[float, float, int | None] | None],
     names: Sequence[str],
     *,
@@ -119,7 +117,7 @@ def compared(
     beside: Collection[str] = (),
     digits: int = 2,
 ) -> list[Cell]:
-    """A cell for each name: mean ± std (and n), the highest or lowest mean in bold, but for those that stand beside."""
+    """One cell per name: mean ± std (and n), with the highest or lowest mean in bold, except those in `beside`."""
     means = {name: one[0] for name in names if (one := found.get(name)) is not None and name not in beside}
     pick = min if lowest else max
     best = pick(means, key=lambda name: means[name]) if len(means) > 1 else None
@@ -131,7 +129,7 @@ def compared(
 
 
 def to_markdown(table: Table) -> str:
-    """As Markdown: pipes, stars and angle brackets in a cell are escaped."""
+    """Markdown; pipes, stars and angle brackets in cells are escaped."""
     rules = ["---:" if column.align == "right" else "---" for column in table.columns]
     lines = [[_markdown(head) for head in table.headers], rules]
     lines += [[_markdown_cell(cell, row.marked) for cell in row.cells] for row in table.rows]
@@ -151,7 +149,7 @@ def _markdown_cell(cell: Cell, marked: bool) -> str:
 
 
 def to_html(table: Table) -> str:
-    """As HTML that scrolls sideways where it is too wide; a `tbody` for each section."""
+    """HTML that scrolls horizontally if it is too wide; one `tbody` per section."""
     top = "".join(_html_cell("th", column, html.escape(column.header)) for column in table.columns)
     body = "".join(
         f"<tbody>\n{''.join(_html_row(table, row) for row in section)}</tbody>" for section in table.sections
@@ -177,14 +175,14 @@ def _html_cell(tag: str, column: Column, inside: str) -> str:
 
 
 def _html_text(cell: Cell) -> str:
-    """A spread in smaller print below its mean."""
+    """The spread in smaller print below its mean."""
     mean, between, spread = html.escape(cell.text or "").partition(" ± ")
     inside = f"{mean} <small>± {spread}</small>" if between else mean
     return f"<b>{inside}</b>" if cell.best else inside
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table where it fits; on a narrower terminal each section on its side, or each row as lines of its own."""
+    """Print a table; on a terminal that is too narrow, transpose its sections or print each row as lines."""
     console = console or Console()
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)
@@ -203,7 +201,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def _rich(table: Table, cut: int | None = None) -> RichTable:
-    """For Rich; with the text of columns that wrap cut, to measure how narrow it may be."""
+    """A Rich table; with `cut`, text in wrapping columns is shortened to measure the minimum width."""
     named = any(table.headers)
     made = RichTable(
         box=SIMPLE_HEAD if named else None,

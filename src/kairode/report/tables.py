@@ -1,4 +1,4 @@
-"""The paper's tables on the terminal, ours beside the published numbers."""
+"""The paper's tables on the terminal, compared with the published numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> 
 
 
 def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
-    """A table of returns, ours beside the published numbers; the best model of a row in bold."""
+    """A table of returns, compared with the published numbers; the best model of a row in bold."""
     print(TITLES[what])
     print_table(returns_table(what, found))
-    print(f"Records: {records}/STUDY.json; how the settings differ: docs/results.md.")
+    print(f"Records: {records}/STUDY.json. Settings: docs/results.md.")

@@ -11,7 +11,7 @@ from kairode.errors import KairodeError
 
 @contextlib.contextmanager
 def tensorboard_callback(folder: Path | None) -> Iterator[Callback]:
-    """A callback that writes every metric of every seed for TensorBoard; one that does nothing without a folder."""
+    """A callback that writes every metric of every seed for TensorBoard; without a folder it does nothing."""
     if folder is None:
         yield lambda event: None
         return
@@ -20,7 +20,7 @@ def tensorboard_callback(folder: Path | None) -> Iterator[Callback]:
         writers: list[Any] = []
 
         def write(event: Progress) -> None:
-            if not writers:  # nothing is written where the work never begins
+            if not writers:  # no files if the work never begins
                 writers.append(stack.enter_context(contextlib.closing(writer_class(str(folder / "tensorboard")))))
             for name, value in event.metrics.items():
                 for seed, number in enumerate(value if isinstance(value, list) else [value]):

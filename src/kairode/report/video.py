@@ -1,4 +1,4 @@
-"""Videos of a robot's gait, drawn with lines, so that no graphics library is needed."""
+"""Videos of a robot's gait, drawn with lines so that no graphics library is needed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ LIMB, GROUND, TRACE = "#2b6cb0", "#cbd2d9", "#9aa5b1"
 
 
 def save_gait(gait: Gait | None, folder: Path) -> str:
-    """Draw a run's recording as a GIF and as a strip of poses; a sentence that says where they are."""
+    """Draw a recording as a GIF and as a strip of poses; returns a sentence with their paths."""
     if gait is None:
         return ""
     gif, strip = folder / "gait.gif", folder / "gait.svg"
@@ -32,7 +32,7 @@ def save_gait(gait: Gait | None, folder: Path) -> str:
 
 
 def save_gaits(folders: Sequence[Path], path: Path) -> None:
-    """Draw the recordings of several runs as one figure, a row each: docs/gait.svg."""
+    """Draw the recordings of several runs as one figure, one row each: docs/gait.svg."""
     gaits = [read_gait(folder) for folder in folders]
     several_models = len({gait.env for gait in gaits}) < len(gaits)
     titles = [f"{gait.env}, {gait.model}, seed {gait.seed}" if several_models else gait.env for gait in gaits]
@@ -40,7 +40,7 @@ def save_gaits(folders: Sequence[Path], path: Path) -> None:
 
 
 def draw_gif(frames: list[Frame], path: Path, title: str) -> None:
-    """A GIF in real time (slower where an episode is short)."""
+    """A GIF in real time (slower for short episodes)."""
     length = frames[-1].time
     slower = max(1.0, 2.0 / max(length, 1e-6))
     times = np.arange(0.0, length, 1 / (FRAMES_A_SECOND * slower))
@@ -52,7 +52,7 @@ def draw_gif(frames: list[Frame], path: Path, title: str) -> None:
 
 
 def draw_strip(strips: dict[str, list[Frame]], path: Path, *, count: int = 9) -> None:
-    """Poses at equal time steps side by side, time and position below each; a row for each video."""
+    """Poses at equal time steps, with time and position below each; one row per video."""
     figure = Figure(figsize=(9, 1.6 * len(strips)), layout="constrained")
     rows = figure.subplots(len(strips), 1, squeeze=False)[:, 0]
     for axes, (title, frames) in zip(rows, strips.items(), strict=True):
@@ -94,7 +94,7 @@ def _picture(frames: list[Frame], index: int, title: str, slower: float) -> Any:
 
 
 def _height(frames: list[Frame]) -> tuple[float, float]:
-    """The lowest and highest point of the limbs, with a margin."""
+    """Lowest and highest point of the limbs, with a margin."""
     ends = np.concatenate([frame.pose[:, [1, 3]].ravel() for frame in frames])
     margin = 0.15 * (ends.max() - ends.min()) + 0.1
     return float(ends.min() - margin), float(ends.max() + margin)

@@ -1,1 +1,1 @@
-"""The main job: run folders, stages, records."""
+"""Run folders, records, and the stages of `kairode run`."""

@@ -1,4 +1,4 @@
-"""The course of one episode as plain numbers, for a record: observations, actions and a model's predictions."""
+"""The trajectory of one episode as plain numbers for a record: observations, actions and a model's predictions."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from kairode.envs.core import Spec
 from kairode.models.dynamics import DynamicsModel
 
 POINTS = 12
-"""Moments within an interval."""
+"""Points per interval."""
 
 Course = dict[str, Any]
 
@@ -29,10 +29,10 @@ def course(
     most: int | None = None,
     points: int = POINTS,
 ) -> Course:
-    """An episode (its first decisions, with `most`) as lists, in the units that people read.
+    """An episode (its first `most` decisions) as lists, in readable units.
 
     With a model also its predictions: `expected` from every decision to the next, or `predicted` from the first
-    observation alone.
+    observation.
     """
     steps = min(int(episode.length), most or int(episode.length))
     decisions, seen = np.asarray(episode.time)[: steps + 1], np.asarray(episode.observation)[: steps + 1]
@@ -66,7 +66,7 @@ def _readable(spec: Spec, seen: np.ndarray) -> np.ndarray:
 
 
 def _short(values: Any) -> Any:
-    """To five digits."""
+    """Round to five digits."""
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()
@@ -76,10 +76,10 @@ def _short(values: Any) -> Any:
 def between_decisions(
     env: Environment, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n obs"]]:
-    """Times and observations between decisions, by running a deterministic environment's dynamics again.
+    """Times and observations between decisions, by simulating a deterministic environment again.
 
-    From every decision anew, where the state is seen, as near an unstable equilibrium the last digit decides; where it
-    is not, from the start.
+    If the state can be recovered, from every decision, because near an unstable equilibrium rounding decides; otherwise
+    from the start.
     """
     parts = _parts(points)
     start = env.reset(key=jax.random.key(0))
@@ -105,7 +105,7 @@ def between_decisions(
 def expected(
     model: DynamicsModel, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """What a model predicts between decisions, from the observation at each: times and observations."""
+    """Predictions between decisions, from the observation at each: times and observations."""
     parts = _parts(points)
 
     @eqx.filter_jit
@@ -123,7 +123,7 @@ def expected(
 def predicted(
     model: DynamicsModel, episode: Trajectory, points: int = POINTS
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """What a model predicts between and at decisions from the first observation alone: times and observations."""
+    """Open-loop predictions between and at decisions, from the first observation: times and observations."""
     parts = _parts(points)
     observations, actions, intervals = _rows(episode)
 

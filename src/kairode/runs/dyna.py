@@ -1,4 +1,4 @@
-"""`kairode dyna`: Dyna rounds in a folder of their own, a test, a record."""
+"""`kairode dyna`: Dyna rounds in a run folder, a test, a record."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ KIND = "rounds"
 
 
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run what the config says in a folder of its own, or resume what is there; its record."""
+    """Run a config in a folder, or resume it; returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     command = command_of(config, path)
     with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command):
@@ -28,7 +28,7 @@ def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -
         save_dyna_policy(path, config, result)
         callback(Progress("evaluating on 100 episodes"))
         figures = {"rounds": result.rounds, "test": evaluate(env, result.policy, episodes=100).figures()}
-        figures = migrate_figures(KIND, figures, {"env": config.env})  # an older version may have begun
+        figures = migrate_figures(KIND, figures, {"env": config.env})  # may have been started by an older version
         return folder.finish(make_record(KIND, config, figures, command=command, seconds=result.seconds))
 
 

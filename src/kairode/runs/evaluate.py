@@ -1,4 +1,4 @@
-"""`kairode evaluate`: the policy of a run, tested again on the real system."""
+"""`kairode evaluate`: evaluate the policy of a run on the real system."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.result import Result
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run
-from kairode.runs.schedule import chosen_of
+from kairode.runs.schedule import load_chosen
 from kairode.training.model_files import load_models
 
 
@@ -19,16 +19,16 @@ def evaluate_run(
     """Evaluate the policy of a run on the real system: on its own schedule, any other, or at chosen times."""
     if is_mpc_run(folder):
         if isinstance(schedule, str):
-            chosen_of(folder)  # says why not
+            load_chosen(folder)  # raises with the reason
         return evaluate_mpc_run(folder, schedule=schedule, episodes=episodes, accrue=accrue, seed=seed)
     if isinstance(schedule, str) and schedule == "chosen":
-        system, policy, chosen = chosen_of(folder)
+        system, policy, chosen = load_chosen(folder)
         found = evaluate(system.env, policy, episodes=episodes, schedule=chosen, seed=seed)
         return {**system.about, "schedule": "chosen", "time_unit": system.env.task.spec.time_unit}, found
     about = describe_policy(folder)
     if about["schedule"] == "chosen":
         raise KairodeError(
-            f"{folder} holds the policy for chosen times: evaluate {folder.parent} with --schedule chosen."
+            f"{folder} holds the policy for chosen decision times: evaluate {folder.parent} with --schedule chosen."
         )
     model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
     env = make(about["env"], setting=about["setting"], **about["fields"])

@@ -1,4 +1,4 @@
-"""What a run found, as plain numbers for its record: tests beside other policies, a map of the policy, courses."""
+"""Results of a run as plain numbers for its record: tests, a map of the policy, example episodes."""
 
 from typing import Any
 
@@ -19,17 +19,17 @@ from kairode.runs.course import course
 from kairode.seeds import Purpose, derive
 
 CELLS = 32
-"""Of a map, along each axis."""
+"""Cells of a map along each axis."""
 
 
-def on_the_system(
+def evaluate_on_system(
     env: Environment,
     policies: dict[str, Any],
     schedule: float | None,
     episodes: int = 100,
     callback: Callback = lambda event: None,
 ) -> dict[str, Any]:
-    """Each policy (learned, model-free) on the same test episodes; then every constant policy, and random actions."""
+    """Test each policy (learned, model-free) on the same episodes, then all constant policies and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
     held = [(labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)]
     learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
@@ -42,10 +42,10 @@ def on_the_system(
     return found
 
 
-def shown_courses(
+def example_courses(
     env: Environment, policy: QPolicy, model: DynamicsModel, schedule: float | None, most: int = 40
 ) -> dict[str, Any]:
-    """Courses that nothing was learned from: predictions for random actions and for the policy, and a whole episode."""
+    """Example episodes not used for learning: predictions under random actions and the policy, and a whole episode."""
     chance = collect(env, episodes=1, seed=derive(0, Purpose.TEST), schedule=schedule)[0]
     mine = collect(env, policy, episodes=1, seed=derive(0, Purpose.TEST), schedule=schedule)[0]
     return {
@@ -56,7 +56,7 @@ def shown_courses(
 
 
 def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str, Any] | None:
-    """Action and value over two variables, the others at their median; None for a policy that sees a latent state."""
+    """Action and value over two variables, the others at their median; None for a policy with a latent state."""
     if not isinstance(policy.encoder, IdentityEncoder):
         return None
     spec = env.task.spec
@@ -77,12 +77,12 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
         "names": list(spec.actions.names),
         "actions": values.argmax(-1).tolist(),
         "values": rounded(values.max(-1), 4),
-        "others": "the median of what was seen",
+        "others": "the median of the data",
     }
 
 
 def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[str, Any]:
-    """One side of a map: its variable and where its cells are, in the unit that people read."""
+    """One axis of a map: its variable and the positions of its cells, in readable units."""
     spec = env.task.spec
     variable = next(variable for variable in spec.observations if variable.name == name)
     line = points[:, 0] if which == 0 else points[0]

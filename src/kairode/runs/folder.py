@@ -1,4 +1,4 @@
-"""A run folder: what the run is (`manifest.json`), what it made, how long it took, and its record.
+"""A run folder: its manifest (`manifest.json`), artefacts, times and record.
 
 ```python
 with RunFolder.open(path, "fit", config, system=spec_to_dict(spec)) as folder:
@@ -33,12 +33,12 @@ from kairode.runs.migrate import FORMAT, earlier_name, is_finished, migrate, mig
 T = TypeVar("T")
 MANIFEST, RECORD = "manifest.json", "record.json"
 _OWN = {MANIFEST, LOCK, OWNER, "config.json", "system.json", "log.txt"}
-"""Files without which nothing was computed yet."""
+"""Files that do not count as results."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Artefact:
-    """A file that a run made."""
+    """A file created by a run."""
 
     file: str
     """Path inside the folder."""
@@ -48,32 +48,32 @@ class Artefact:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a run folder holds."""
+    """Contents of a run folder."""
 
     format: int
     kind: str
-    """Of the run: fit, run, .."""
+    """Kind of run: fit, run, .."""
     kairode: str
     """Version that wrote it last."""
     created: str
     config: dict[str, Any]
     seeds: tuple[int, ...] = ()
     system: dict[str, Any] | None = None
-    """Description of the system, where it is not made by name."""
+    """Description of the system, if it is not created by name."""
     artefacts: dict[str, Artefact] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Spent in each stage, earlier processes included."""
+    """Time of each stage, including earlier processes."""
     finished: bool = False
 
 
 class RunFolder:
-    """A folder that holds one run; the kind is needed to read an unfinished one of format 0, which does not name it."""
+    """A folder that holds one run. `kind` is needed to read an unfinished one of format 0, which does not name it."""
 
     def __init__(self, path: str | Path, kind: str | None = None) -> None:
         self.path = Path(path)
         self._kind = kind
         self.resumed = False
-        """True where the folder held a part of this run when it was opened."""
+        """True if the folder held a part of this run when it was opened."""
         self._manifest: Manifest | None = None
         self._writing = False
 
@@ -92,12 +92,12 @@ class RunFolder:
         """Open a folder for writing: a new one, or one that holds a part of the same run.
 
         Args:
-            path: of the folder.
-            kind: of run.
+            path: the folder.
+            kind: kind of run.
             config: a dataclass; a folder with another config is refused.
-            mutable: fields that may differ, as a run goes on with more of them ("rounds").
-            system: plain JSON that describes the system; a folder of another one is refused.
-            seeds: those of the run; `config.seed` and those that follow by default.
+            mutable: fields that may change when a run is continued ("rounds").
+            system: JSON that describes the system; a folder of another system is refused.
+            seeds: seeds of the run; by default `config.seed` and the following ones.
         """
         folder = cls(path, kind)
         check_target(folder.path / MANIFEST)
@@ -105,7 +105,7 @@ class RunFolder:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise KairodeError(
-                f"cannot make the folder {path}: {error.strerror}. Choose another with --out."
+                f"cannot create the folder {path}: {error.strerror}. Choose another with --out."
             ) from error
         with locked(folder.path):
             before = _read_manifest(folder.path, kind)
@@ -125,7 +125,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> Manifest:
-        """What the folder holds; an error where it holds no run."""
+        """The manifest; raises if the folder holds no run."""
         found = self._manifest or _read_manifest(self.path, self._kind)
         if found is None:
             raise KairodeError(f"{self.path} holds no run: give a folder that `kairode run` or `kairode fit` wrote.")
@@ -133,12 +133,10 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run."""
         return (self.path / MANIFEST).exists() or (self.path / "config.json").exists()
 
     @property
     def kind(self) -> str:
-        """Of the run."""
         return self.manifest.kind
 
     @property
@@ -148,36 +146,34 @@ class RunFolder:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Spent in each stage, earlier processes included."""
+        """Time of each stage, including earlier processes."""
         return dict(self.manifest.seconds)
 
     @property
     def total_seconds(self) -> float:
-        """Spent in all stages."""
         return sum(self.manifest.seconds.values())
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """The record, in today's format; None where there is none."""
+        """The record in today's format; None if there is none."""
         return migrate_record(self.load_json(RECORD)) if (self.path / RECORD).exists() else None
 
     def config(self, cls: type[T]) -> T:
-        """The config, as the dataclass it was made from."""
+        """The config, converted to its dataclass."""
         return from_dict(cls, self.manifest.config, file=self.path / MANIFEST)
 
     def load_json(self, file: str) -> Any:
-        """The content of a JSON file of the folder."""
         return load_json(self.path / file, f"remove {self.path}, or choose another folder with --out.")
 
     def save_json(self, file: str, content: Any) -> None:
-        """Write a JSON file of the folder, whole or not at all."""
+        """Write a JSON file atomically."""
         self._check_writing()
         save_json(self.path / file, content)
 
     def add(self, name: str, file: str | Path) -> Path:
-        """Enter a file of the folder into the manifest.
+        """Register a file in the manifest, with its digest.
 
-        For files that stay as they are: one that changes while a run goes on (a checkpoint) keeps its digest itself.
+        For files that do not change: a checkpoint keeps its own digest.
         """
         self._check_writing()
         path = self.path / file
@@ -189,7 +185,7 @@ class RunFolder:
         return path
 
     def has(self, name: str) -> bool:
-        """Whether an artefact is there and whole."""
+        """Whether an artefact exists and is intact."""
         try:
             self.artefact(name)
         except KairodeError:
@@ -197,7 +193,7 @@ class RunFolder:
         return True
 
     def artefact(self, name: str) -> Path:
-        """The path of an artefact, whose digest is checked."""
+        """Path of an artefact, after checking its digest."""
         entry = self.manifest.artefacts.get(name)
         if entry is None:
             known = ", ".join(self.manifest.artefacts) or "none"
@@ -207,13 +203,14 @@ class RunFolder:
             raise KairodeError(f"{path} is missing: run the command of {self.path} again.")
         if path.stat().st_size != entry.bytes or _digest(path) != entry.sha256:
             raise KairodeError(
-                f"{path} is damaged (its digest is not the one in {MANIFEST}): remove it, and run the command again."
+                f"{path} is damaged (its digest differs from the one in {MANIFEST}): remove it, and run the command "
+                "again."
             )
         return path
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add the time that a block takes to the seconds of a stage, also where it is interrupted."""
+        """Add the time of a block to a stage, also if it is interrupted."""
         self._check_writing()
         started = time.perf_counter()
         try:
@@ -224,7 +221,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def resumable(self, command: str) -> Iterator[None]:
-        """Let an interrupt say how to resume."""
+        """Add how to resume to the message of an interrupt."""
         try:
             yield
         except (Stopped, KeyboardInterrupt) as stopped:
@@ -232,7 +229,7 @@ class RunFolder:
             raise Stopped(f"{what} Run the same command again to resume: {command}") from None
 
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Write the record, and that the run is finished; the record as it reads from the file."""
+        """Write the record and mark the run as finished; returns the record as read back."""
         self.save_json(RECORD, {"format": FORMAT, **record})
         self._change(finished=True)
         return self.load_json(RECORD)
@@ -258,7 +255,7 @@ def _new_manifest(kind: str, config: Any, system: dict[str, Any] | None, seeds: 
 
 
 def _continued(before: Manifest, new: Manifest) -> Manifest:
-    """The manifest of a run that goes on: what it made so far, and the config it is given now."""
+    """The manifest of a resumed run: its artefacts, with the new config."""
     return dataclasses.replace(
         new,
         created=before.created,
@@ -278,7 +275,7 @@ def _seeds(config: Any) -> list[int]:
 
 
 def _read_manifest(folder: Path, kind: str | None) -> Manifest | None:
-    """That of a folder; for one of format 0 it is put together, with the given kind where no record names it."""
+    """The manifest of a folder; for format 0 it is assembled, with the given kind if no record names one."""
     path, old = folder / MANIFEST, folder / "config.json"
     advice = f"remove {folder}, or choose another folder with --out."
     if path.exists():
@@ -314,14 +311,14 @@ def _read_old(folder: Path, config: Any, kind: str | None, advice: str) -> Manif
 
 
 def _holds_anything(folder: Path, manifest: Manifest) -> bool:
-    """Whether a run left more than its manifest: otherwise any other may take its place."""
+    """Whether the folder holds more than a manifest; otherwise any run may replace it."""
     if manifest.artefacts or manifest.finished:
         return True
     return any(path.name not in _OWN and not path.match(PARTS) for path in folder.iterdir())
 
 
 def _same_run(folder: Path, before: Manifest, new: Manifest, config: Any, mutable: Sequence[str]) -> Manifest:
-    """What a folder holds, where that is the same run; fields that its config does not know yet have their default."""
+    """The manifest if the folder holds the same run; fields unknown to its config have their defaults."""
     reason = "" if before.kind in ("", new.kind) else f"of kind '{before.kind}', this is a '{new.kind}'"
     if not reason and dataclasses.is_dataclass(config) and not isinstance(config, type):
         try:
@@ -353,7 +350,7 @@ def _without(config: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _remove_parts(folder: Path) -> None:
-    """Remove what killed writers left, but nothing of other run folders inside this one."""
+    """Remove temporary files of killed processes, except those of nested run folders."""
     taken = (folder / OWNER).stat().st_mtime_ns
     for place, folders, files in os.walk(folder):
         here = Path(place)

@@ -1,6 +1,6 @@
-"""What the rows of a run's tables are, as data: kind of policy or schedule, interval, price, budget, action.
+"""Rows of a run's tables as data: kind of policy or schedule, interval, price, budget, action.
 
-The keys of a table are made from these for display alone; nothing reads them back but the migration of older records.
+The keys of a table are derived from these for display; only the migration of older records parses them.
 """
 
 from typing import Any
@@ -21,36 +21,30 @@ def label(row: dict[str, Any]) -> str:
 
 
 def exact_number(number: float) -> str:
-    """A number as people write it, to all its digits."""
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 def own() -> dict[str, Any]:
-    """The environment's own schedule."""
     return {"kind": "own"}
 
 
 def fixed(interval: float) -> dict[str, Any]:
-    """A decision at every interval."""
     return {"kind": "fixed", "interval": interval}
 
 
 def chosen(price: float | None = None, budget: int | None = None) -> dict[str, Any]:
-    """A schedule chosen for a price of a decision, or for a budget of them."""
     return {"kind": "chosen", "price": price, "budget": budget}
 
 
 def constant(action: str) -> dict[str, Any]:
-    """One action throughout."""
     return {"kind": "constant", "action": action}
 
 
 def of_kind(rows: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The rows of one kind."""
     return {name: row for name, row in rows.items() if row["kind"] == kind}
 
 
 def best_constant(tests: dict[str, Any]) -> str:
-    """The key of the constant policy that returns most."""
+    """The key of the constant policy with the highest return."""
     held = of_kind(tests, "constant")
     return max(held, key=lambda name: float(objective_of(held[name])))

@@ -1,4 +1,4 @@
-"""The models, data and policy of a run with named actions, in memory; from its folder or straight from its stages."""
+"""Models, data and policy of a run with discrete actions, from its folder or from its stages."""
 
 import dataclasses
 from pathlib import Path
@@ -19,15 +19,15 @@ from kairode.training import checkpoint
 from kairode.training.model_files import load_models
 
 DYNA = "rounds"
-"""Folder of the Dyna rounds inside that of a run."""
+"""Folder of the Dyna rounds inside a run folder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelledSystem:
-    """An environment with fitted models and the data behind them."""
+    """An environment with fitted models and their data."""
 
     folder: Path
-    """Of the run."""
+    """The run folder."""
     env: Environment
     models: list[DynamicsModel]
     data: Trajectory
@@ -35,9 +35,9 @@ class ModelledSystem:
     latent_policy: bool = False
     """True if the run's policies are conditioned on the latent state of the first model."""
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Where a policy belongs: env, setting, fields, schedule."""
+    """Environment of a policy: env, setting, fields, schedule."""
     dyna: tuple[DynaConfig, DynaState] | None = None
-    """The Dyna rounds behind the models, if there were any."""
+    """The Dyna rounds of the models, if any."""
 
     @property
     def policy_model(self) -> DynamicsModel | None:
@@ -46,9 +46,11 @@ class ModelledSystem:
 
 
 def read_run(folder: Path) -> ModelledSystem:
-    """What `kairode run` or `kairode dyna` left in a folder."""
+    """Load the results of `kairode run` or `kairode dyna`."""
     if is_mpc_run(folder):
-        raise KairodeError(f"{folder} is a run with controls: decision times are chosen for named actions.")
+        raise KairodeError(
+            f"{folder} is a run with continuous actions: decision times can be chosen only for discrete ones."
+        )
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
     common: dict[str, Any] = {
@@ -64,11 +66,11 @@ def read_run(folder: Path) -> ModelledSystem:
 
 
 def _dyna_of(folder: Path, env: Environment) -> tuple[DynaConfig, DynaState]:
-    """The Dyna rounds of a run: its own stage, or the whole of it."""
+    """The Dyna rounds of a run: a stage of it, or the whole run."""
     inside = folder / DYNA
     if not inside.is_dir():
         return load_dyna(folder)
-    if RunFolder(inside, "rounds").exists:  # earlier versions kept a run folder inside
+    if RunFolder(inside, "rounds").exists:  # older versions used a nested run folder
         return load_dyna(inside)
     config = dyna_of_run(RunFolder(folder, "run").config(RunConfig))
     return config, read_state(config, env, inside)

@@ -1,7 +1,7 @@
-"""One process writes to a run folder at a time.
+"""A lock on a run folder: one process writes to it at a time.
 
 The lock is the file `.lock` inside the folder: it needs no permission on the parent, and moves with the folder. The
-operating system releases it when its process ends, however that happens. `.owner.json` says who holds it.
+operating system releases it when its process ends, however that happens. `.owner.json` names the process.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class FolderBusy(KairodeError):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which must exist; `FolderBusy` at once where another process holds it."""
+    """Hold the lock of an existing folder; raises `FolderBusy` if another process holds it."""
     import filelock  # here, as reading a folder needs no lock and importing this takes 50 ms
 
     lock = filelock.FileLock(folder / LOCK, thread_local=False)
@@ -69,7 +69,7 @@ def remove(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK:
                 path.unlink(missing_ok=True)
-        if os.name != "nt":  # while it is held: whoever waits for it sees that the file is gone, and makes a new one
+        if os.name != "nt":  # while the lock is held: waiting processes see that the file is gone and create a new one
             (folder / LOCK).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         if os.name == "nt":

@@ -1,17 +1,17 @@
-"""Run folders and records of earlier formats, read as today's.
+"""Migration of run folders and records of older formats.
 
 A record without a `format`, and a folder with `config.json` and no manifest, are of format 0. Format 1 has every result
-in the form of `kairode.result.Result`, rows of tables that say what they are, today's fields of a spec, and today's
-fields of configs (`kairode.config.renames`).
+in the form of `kairode.result.Result`, table rows that describe themselves, and today's fields of specs and configs
+(`kairode.config.renames`).
 
-In format 0 a result had one of four forms, and `return` meant another thing in each:
+In format 0 a result had one of four forms, and `return` had a different meaning in each:
 
     evaluation   `return` is the objective; `return_std`, `return_low`, `return_high`
     row          a schedule of `kairode schedule`: `return` is the discounted accrued return, `plain` the accrued one
     point        a study of visits: the same with a list of seeds, without an interval
     cell         a study of returns: `values` are the objective of each seed
 
-All functions are pure, keep what they do not know, and leave what is new already as it is.
+All functions are pure, keep unknown fields, and leave data in the new format unchanged.
 """
 
 import copy
@@ -25,25 +25,25 @@ from kairode.runs import labels
 Figures = dict[str, Any]
 
 FORMAT = 1
-"""Of manifests and records written today."""
+"""Format of manifests and records written today."""
 
 KINDS: dict[str, str] = {}
-"""Kinds of runs that have another name since format 0."""
+"""Kinds of runs renamed since format 0."""
 
 CONFIGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = dict(CHANGES)
-"""From a config of format 0 to today's, by the kind's name in format 0."""
+"""Migration of a config of format 0, by the kind's name in format 0."""
 
 FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "rounds": lambda record: "test" in record.get("figures", {}),  # a record was written after every round
+    "rounds": lambda record: "test" in record.get("figures", {}),  # records were written after every round
 }
-"""Whether a record of format 0 is that of a finished run, by the kind's name in format 0; otherwise every one is."""
+"""Whether a record of format 0 belongs to a finished run, by the kind's name in format 0; by default True."""
 
 DISCOUNTED = ("hiv", "hiv-partial")
-"""Environments evaluated by the discounted return, where a record does not say so."""
+"""Environments evaluated by the discounted return, if a record does not specify it."""
 
 
 def migrate(kind: str, config: Mapping[str, Any], version: int = 0) -> tuple[str, dict[str, Any]]:
-    """Kind and config as today's version names them."""
+    """Today's kind and config."""
     if version >= FORMAT:
         return kind, dict(config)
     change = CONFIGS.get(kind, dict)
@@ -51,12 +51,12 @@ def migrate(kind: str, config: Mapping[str, Any], version: int = 0) -> tuple[str
 
 
 def earlier_name(kind: str) -> str:
-    """What a kind of run was called in format 0."""
+    """Name of a kind of run in format 0."""
     return next((old for old, new in KINDS.items() if new == kind), kind)
 
 
 def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as today's version writes it."""
+    """A record in today's format."""
     version, kind, config = int(record.get("format", 0)), record.get("kind", ""), record.get("config", {})
     found = {"format": FORMAT, **record, "kind": kind}
     if version < 1 and "figures" in record:
@@ -67,15 +67,15 @@ def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrate_figures(kind: str, figures: Mapping[str, Any], config: Mapping[str, Any]) -> Figures:
-    """The figures of a record of format 0, or of a part of one, in the form of format 1."""
+    """Figures of a record of format 0, or a part of them, in format 1."""
     change = FIGURES.get(kind)
     return dict(figures) if change is None else change(copy.deepcopy(dict(figures)), dict(config))
 
 
 def migrate_spec(spec: Mapping[str, Any]) -> Figures:
-    """The spec of a system with today's fields; those that describe it as its own environment does."""
+    """A spec with today's fields; descriptions are those of its environment."""
     found = dict(spec)
-    if "environment" not in found:  # described in another way
+    if "environment" not in found:  # descriptions in the old form
         return found
     if "judged_discounted" in found:
         found = {("discounted_objective" if name == "judged_discounted" else name): x for name, x in found.items()}
@@ -96,18 +96,18 @@ HIV_DESCRIPTION: Figures = {
     "measures": [
         [
             "healthy",
-            "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per "
+            "Healthy: the immune system controls the virus, E above a tenth of the healthy state's 353,108 per "
             "ml and V below 1,000 per ml.",
         ]
     ],
     "regimes": ["healthy", "V below 1e4", "V below 1e5", "V above 1e5"],
     "map_axes": ["V", "E"],
 }
-"""As `kairode.envs.hiv` says, which needs JAX."""
+"""Copied from `kairode.envs.hiv`, which imports JAX."""
 
 
 def evaluation_figures(old: Mapping[str, Any], *, discounted: bool = False, accrued: bool = False) -> Figures:
-    """Of one policy. The other return was not recorded; the oldest do not say whether theirs is discounted."""
+    """Result of one policy. Only one return was recorded; the oldest records do not tell whether it is discounted."""
     if "objective" in old:
         return dict(old)
     objective = objective_name(discounted=old.get("discounted", discounted), accrued=accrued)
@@ -117,7 +117,7 @@ def evaluation_figures(old: Mapping[str, Any], *, discounted: bool = False, accr
 
 
 def schedule_row(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
-    """Of one policy under one schedule, the reward counted on every finest step."""
+    """Result of one policy under one schedule, with accrued rewards."""
     if "objective" in old:
         return dict(old)
     spread = Spread(low=old["low"], high=old["high"])
@@ -125,7 +125,7 @@ def schedule_row(old: Mapping[str, Any], *, discounted: bool, episodes: int | No
 
 
 def visits_point(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
-    """The same with one policy for each seed."""
+    """The same with one policy per seed."""
     if "objective" in old:
         return dict(old)
     values = old["return" if discounted else "plain"]
@@ -134,12 +134,12 @@ def visits_point(old: Mapping[str, Any], *, discounted: bool, episodes: int | No
 
 
 def study_cell(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
-    """Of one policy for each seed, the reward counted at decisions."""
+    """Result of one policy per seed, with rewards at decisions."""
     if "objective" in old:
         return dict(old)
     objective, values = objective_name(discounted=discounted, accrued=False), old["values"]
     spread = Spread() if None in values else Spread.of(values)
-    spread = spread._replace(low=old["low"], high=old["high"])  # of the values before they were rounded
+    spread = spread._replace(low=old["low"], high=old["high"])  # computed before rounding
     return _new(old, objective, {objective: values}, spread, episodes, ("values", "low", "high"))
 
 
@@ -161,7 +161,7 @@ def _new(
     episodes: int | None,
     known: tuple[str, ...],
 ) -> Figures:
-    """The new figures, and behind them what a record holds besides."""
+    """The new figures, followed by the other fields of a record."""
     healthy = old.get("healthy")
     unknown = healthy is None or (isinstance(healthy, list) and all(share is None for share in healthy))
     result = Result(
@@ -195,7 +195,7 @@ def _rows(rows: Figures, discounted: bool, episodes: int | None = None) -> Figur
 
 
 def _schedule_of(name: str) -> Figures:
-    """What a row is, by its label."""
+    """A schedule's row from its label."""
     kind, _, value = name.partition(" ")
     if kind == "every":
         return labels.fixed(float(value))
@@ -229,12 +229,12 @@ def _runs(figures: Figures, config: Figures) -> Figures:
 
 
 def _rounds(figures: Figures, config: Figures) -> Figures:
-    parts = [name for name in ("rounds", "test") if name in figures]  # the test comes after the last round
+    parts = [name for name in ("rounds", "test") if name in figures]  # tested after the last round
     return {**figures, **{name: _evaluations(figures[name], config) for name in parts}}
 
 
 def _control(figures: Figures, config: Figures) -> Figures:
-    """The mean over seeds and its spread are those of the tests."""
+    """Mean and spread over seeds are those of the tests."""
     parts = [name for name in ("tests", "random", "actors") if name in figures]
     kept = {name: value for name, value in figures.items() if name not in ("return", "return_std")}
     return {**kept, **{name: _evaluations(figures[name], config) for name in parts}}
@@ -274,14 +274,14 @@ FIGURES: dict[str, Callable[[Figures, Figures], Figures]] = {
 
 
 def is_finished(record: Mapping[str, Any] | None) -> bool:
-    """Whether a record of format 0 says that its run was finished."""
+    """Whether a record of format 0 belongs to a finished run."""
     if record is None:
         return False
     return FINISHED.get(record.get("kind", ""), lambda _: True)(dict(record))
 
 
 def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A config with some fields at other paths ("dqn.every" -> "dqn.target_every"); missing ones are left out."""
+    """Move fields of a config to other paths ("dqn.every" -> "dqn.target_every"); missing ones are ignored."""
     found = copy.deepcopy(dict(config))
     for old, new in names.items():
         *way, last = old.split(".")

@@ -1,4 +1,4 @@
-"""`kairode run` on a system with controls: MPC, a test, a record; and what such a run left."""
+"""`kairode run` with continuous actions: MPC, a test, a record; and loading such runs."""
 
 import dataclasses
 from pathlib import Path
@@ -27,11 +27,11 @@ from kairode.trees import one, stack
 KIND = "control"
 POLICIES = "policies"
 OLD_POLICIES = "pilots"
-"""Name of the same file in earlier versions."""
+"""Its name in older versions."""
 
 
 def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run what the config says in a folder of its own, or resume what is there; its record."""
+    """Run a config in a folder, or resume it; returns the record."""
     env = make_env(config)
     config = check_mpc(config, env.task.spec)
     command = command_of(config)
@@ -69,30 +69,30 @@ def _figures(
 
 
 def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
-    """The same tests of the planners' actors without planning."""
+    """Evaluate the planners' actors without planning, on the same episodes."""
     planners = [policy for policy in policies if isinstance(policy, Planner)]
     return [evaluate(env, planner.without_planning(), episodes=episodes).figures() for planner in planners]
 
 
 def save_policies(folder: Path, policies: list[Policy]) -> None:
-    """The policy of every seed: networks, statistics, model."""
+    """Save the policy of every seed: networks, statistics, model."""
     checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), POLICIES, seeds=len(policies))
 
 
 def is_mpc_run(folder: str | Path) -> bool:
-    """True if a folder holds a run with controls, finished or not."""
+    """True if a folder holds a run with continuous actions, finished or not."""
     found = RunFolder(folder)
     return found.exists and {"agent", "plan", "decisions"} <= set(found.manifest.config)
 
 
 def read_config(folder: str | Path) -> MPCConfig:
     if not is_mpc_run(folder):
-        raise KairodeError(f"{folder} is not a run with controls: give a folder of `kairode run hopper`.")
+        raise KairodeError(f"{folder} is not a run with continuous actions, such as `kairode run hopper`.")
     return RunFolder(folder, KIND).config(MPCConfig)
 
 
 def load_policies(folder: str | Path) -> list[Policy]:
-    """The policies of a finished run, one for each seed."""
+    """The policies of a finished run, one per seed."""
     config = read_config(folder)
     name = OLD_POLICIES if checkpoint.exists(folder, OLD_POLICIES) else POLICIES
     if not checkpoint.exists(folder, name):
@@ -112,9 +112,9 @@ def best_seed(record: dict[str, Any]) -> int:
 def evaluate_mpc_run(
     folder: Path, *, schedule: Any = None, episodes: int = 100, accrue: bool | None = None, seed: int = 0
 ) -> tuple[dict[str, Any], Result]:
-    """Evaluate the policy of the run's best seed, on other episodes than those it was found best on.
+    """Evaluate the policy of the run's best seed, on other episodes than those that selected it.
 
-    With a fixed interval, a planner predicts with that interval too.
+    With a fixed interval, the planner also predicts with that interval.
     """
     config, policies = read_config(folder), load_policies(folder)
     record = RunFolder(folder, KIND).record

@@ -1,7 +1,7 @@
-"""The stages of `kairode run` with named actions: data and models, policy, tests beside other policies, decision times.
+"""The stages of `kairode run` with discrete actions: data and models, policy, tests, decision times.
 
-Each stage hands its results to the next as objects. The run folder holds what they made, so that the same command
-resumes a run that was stopped.
+Each stage passes its results to the next as objects. The run folder keeps the artefacts, so that the same command
+resumes an interrupted run.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from kairode.envs.consistency import check_course
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.runs.course import course
-from kairode.runs.findings import on_the_system, policy_map, shown_courses
+from kairode.runs.findings import evaluate_on_system, example_courses, policy_map
 from kairode.runs.fit import run_fit
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import DYNA, ModelledSystem
@@ -51,7 +51,7 @@ class Trained(NamedTuple):
 
 
 def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run what the config says in a folder of its own, or resume what is there; its record."""
+    """Run a config in a folder, or resume it; returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
@@ -64,14 +64,14 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
             Progress("run", message=f"{command_of(config)}, {state} {path}. Safe to interrupt: run it again to resume.")
         )
         figures = _stages(config, env, folder, callback)
-        # A stage may have been done by an older version before.
+        # A stage may have been finished by an older version.
         figures = migrate_figures(KIND, figures, {"env": config.env})
         record = make_record(KIND, config, figures, command=command, seconds=folder.total_seconds)
         return folder.finish({**record, "stages": folder.seconds})
 
 
 def check_run(config: RunConfig, env: Environment) -> None:
-    """Refuse what cannot be run before any work is done."""
+    """Raise for invalid settings before any work is done."""
     as_schedule(config.schedule, env.task.spec)
     if config.schedule_episodes:
         check_schedule_config(schedule_config(config), env.task.spec)
@@ -82,7 +82,7 @@ def check_run(config: RunConfig, env: Environment) -> None:
 
 def _stages(config: RunConfig, env: Environment, folder: RunFolder, callback: Callback) -> dict[str, Any]:
     with _stage(folder, "data, models and policy"):
-        trained = (train_with_dyna if config.rounds else train_at_once)(config, env, folder.path, callback)
+        trained = (train_with_dyna if config.rounds else train_without_rounds)(config, env, folder.path, callback)
         save_policy(folder.path, trained.policy, about(config))
         write(folder.path / "experience.parquet", trained.system.data)
     data = trained.system.data
@@ -114,14 +114,14 @@ def _stage(folder: RunFolder, name: str) -> Any:
 
 
 def _kept(folder: RunFolder, file: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Figures of a finished stage, from its file; otherwise made, and kept there."""
+    """Results of a finished stage, from its file; otherwise computed, and saved there."""
     if not (folder.path / file).exists():
         folder.save_json(file, make())
     return dict(folder.load_json(file))
 
 
 def about(config: RunConfig) -> dict[str, Any]:
-    """What a saved policy says of where it belongs."""
+    """Description of a saved policy's environment."""
     return {"env": config.env, "setting": config.setting, "fields": config.env_fields, "schedule": config.schedule}
 
 
@@ -141,8 +141,8 @@ def fit_config(config: RunConfig) -> FitConfig:
     )
 
 
-def train_at_once(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:
-    """Models of random actions alone, and a policy learned in their imagination."""
+def train_without_rounds(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:
+    """Fit models to random actions, and learn a policy in them."""
     fitted = run_fit(fit_config(config), path / "fit", callback)
     models, data = fitted.result.models, fitted.data.train
     figures = {name: fitted.record["figures"][name] for name in ("test_error", "mean", "std", "by_dimension")}
@@ -171,8 +171,9 @@ def train_at_once(config: RunConfig, env: Environment, path: Path, callback: Cal
 def _fit_sentence(config: RunConfig, episodes: int, decisions: int, error: float) -> str:
     count = config.ensemble_size
     return (
-        f"Collected {episodes:,} episodes with random actions ({decisions:,} decisions) and fitted {count} {config.model} "
-        f"model{'s' * (count > 1)}: open-loop test error {error:.3g}."
+        f"Collected {episodes:,} episodes with random actions ({decisions:,} decisions) and "
+        f"fitted {count} {config.model} model{'s' * (count > 1)}: open-loop test error "
+        f"{error:.3g}."
     )
 
 
@@ -187,7 +188,6 @@ def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: C
 
 
 def train_model_free(config: RunConfig, env: Environment, episodes: int, path: Path, callback: Callback) -> LearnResult:
-    """A policy learned on the real system."""
     preset = learn_preset(config.env, model_free=True)
     dqn = dataclasses.replace(config.learn.dqn, target_period=DQNConfig.target_period)
     found = learn_policy(
@@ -210,18 +210,17 @@ def train_model_free(config: RunConfig, env: Environment, episodes: int, path: P
 def test_policies(
     config: RunConfig, env: Environment, trained: Trained, policies: dict[str, Any], callback: Callback
 ) -> dict[str, Any]:
-    """Tests on episodes that nothing was learned from, and example episodes."""
-    tests = on_the_system(env, policies, config.schedule, callback=callback)
+    """Test all policies on new episodes, and simulate example episodes."""
+    tests = evaluate_on_system(env, policies, config.schedule, callback=callback)
     callback(Progress("simulating example episodes", message=f"Tested {len(tests)} policies on 100 episodes each."))
     return {
         "tests": tests,
-        "courses": shown_courses(env, trained.policy, trained.system.models[0], config.schedule),
+        "courses": example_courses(env, trained.policy, trained.system.models[0], config.schedule),
         "map": policy_map(env, trained.policy, trained.system.data),
     }
 
 
 def schedule_config(config: RunConfig) -> ScheduleConfig:
-    """How decision times are chosen in a run."""
     return ScheduleConfig(
         prices=tuple(sorted(set(config.prices))),
         candidates=config.candidates,
@@ -233,7 +232,7 @@ def schedule_config(config: RunConfig) -> ScheduleConfig:
 
 
 def choose_times(config: RunConfig, trained: Trained, callback: Callback) -> dict[str, Any]:
-    """Decision times chosen by the models, beside fixed intervals."""
+    """Decision times chosen by the models, compared with fixed intervals."""
     chosen = schedule_config(config)
     found = choose_and_test(trained.system, chosen, callback)
     callback(Progress("evaluating the other policy"))

@@ -1,4 +1,4 @@
-"""`kairode.load_policy`: the policy of any run folder."""
+"""`kairode.load_policy`: load the policy of a run folder."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from kairode.training.model_files import load_models
 
 
 def load_policy(folder: str | Path, model: DynamicsModel | None = None, *, seed_index: int | None = None) -> Any:
-    """The policy of a run: `kairode.load_policy("runs/hiv-latent-ode-seed0")`.
+    """Load the policy of a run: `kairode.load_policy("runs/hiv-latent-ode-seed0")`.
 
     Args:
-        folder: of `kairode run`, `kairode dyna`, or one that `kairode.save_policy` wrote.
-        model: the model that a latent policy is conditioned on; by default the first one of the run.
-        seed_index: of a run with controls and several seeds, which one; by default the one with the best test.
+        folder: written by `kairode run`, `kairode dyna` or `kairode.save_policy`.
+        model: the model of a latent policy; by default the first one of the run.
+        seed_index: which seed of a run with continuous actions; by default the one with the best test.
     """
     if not is_mpc_run(folder):
         about = describe_policy(folder)

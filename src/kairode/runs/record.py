@@ -1,4 +1,4 @@
-"""What a run did and what came out, as small JSON: config, seed, commit, machine, versions, figures."""
+"""Records: config, seed, commit, machine, versions and figures of a run as JSON."""
 
 import dataclasses
 import importlib.metadata
@@ -19,7 +19,7 @@ PACKAGES = ("jax", "jaxlib", "equinox", "diffrax", "optax", "gymnasium", "mujoco
 
 
 def make_record(kind: str, config: Any, figures: dict[str, Any], *, command: str, seconds: float) -> dict[str, Any]:
-    """Everything needed to make the figures again."""
+    """Create a record: everything needed to reproduce the figures."""
     settings: dict[str, Any] = dict(config) if isinstance(config, dict) else dataclasses.asdict(config)
     return {
         "format": FORMAT,
@@ -37,15 +37,15 @@ def make_record(kind: str, config: Any, figures: dict[str, Any], *, command: str
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
-    """A record in today's format, whatever version wrote it."""
+    """Read a record of any version, in today's format."""
     found = load_json(path, "run the command of its folder again.")
     if not isinstance(found, dict):
-        raise KairodeError(f"{path} is no record: a record is a JSON object.")
+        raise KairodeError(f"{path} is not a record: a JSON object is expected.")
     return migrate_record(found)
 
 
 def plain(config: Any) -> Any:
-    """A config as a record has it."""
+    """A config as stored in a record."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
@@ -73,7 +73,7 @@ def completed(before: Any, config: Any) -> Any:
 
 
 def commit() -> str | None:
-    """The commit the code stands at, with a plus where files differ from it; None outside a repository of it."""
+    """The commit of the code, with a plus if files differ from it; None outside its repository."""
     here = Path(__file__)
 
     def git(*words: str) -> str:
@@ -82,14 +82,13 @@ def commit() -> str | None:
         ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)  # installed inside someone else's repository, it is not theirs
+        git("ls-files", "--error-unmatch", here.name)  # installed inside another repository
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ":/src", ":/benchmarks") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, device and system."""
     import jax
 
     device = jax.devices()[0]
@@ -102,7 +101,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The processor's name as the system tells it."""
+    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -111,7 +110,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Python, this package and those that compute."""
+    """Versions of Python, this package and its numerical dependencies."""
     found = {"python": platform.python_version(), "kairode": __version__}
     for name in PACKAGES:
         try:

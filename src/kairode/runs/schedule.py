@@ -1,8 +1,9 @@
-"""Decision times chosen by the models of a run, beside fixed ones: `kairode schedule`, and a stage of `kairode run`.
+"""Decision times chosen by the models of a run, compared with fixed intervals: `kairode schedule`, a stage of `kairode
+run`.
 
-First a policy is learned in the models' imagination under the schedule that it chooses itself (the paper's algorithm 1
-with imagined rewards and observations); then intervals are chosen by its values for any price or budget, and tested on
-the real system, where rewards are counted on every finest time step.
+First a policy is learned in imagination together with its schedule (the paper's algorithm 1 with imagined rewards and
+observations); then intervals are chosen by its values for any price or budget, and tested on the real system with
+accrued rewards.
 """
 
 import dataclasses
@@ -62,23 +63,22 @@ from kairode.training.session import Session
 from kairode.trees import alone, stack
 
 PLACE = "schedule"
-"""Folder of the chosen decision times inside that of a run."""
+"""Folder of the chosen decision times inside a run folder."""
 REFITS = "revisits"
-"""First part of the names of folders with refitted models."""
 
 
 class ScheduleRun(NamedTuple):
-    """Chosen decision times, tested."""
+    """Chosen decision times with their tests."""
 
     record: dict[str, Any]
     system: ModelledSystem
-    """With the models that chose in the end."""
+    """With the models that chose the final schedules."""
     episodes: dict[str, Trajectory]
-    """Test episodes of every chosen schedule, by its label."""
+    """Test episodes of every chosen schedule, by label."""
 
 
 def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
-    """Refuse what cannot be chosen before anything is learned."""
+    """Raise for invalid settings before anything is learned."""
     ends = check_candidates(config.candidates or None, spec, config.continuous)
     check_limits(spec, ends[-1], quantile=config.quantile, tolerance=config.tolerance or 0.0)
     for price in config.prices:
@@ -88,16 +88,16 @@ def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
 
 
 def check_refits(dyna: Any, count: int | None) -> None:
-    """Refuse refits where there are no Dyna rounds to continue from."""
+    """Raise if there are no Dyna rounds to continue from."""
     if count and dyna is None:
         raise KairodeError(
-            "--refits continues from the data and models of Dyna rounds, and this run had none: leave it out, or run "
-            "`kairode run ENV --rounds 5` first."
+            "--refits continues from Dyna rounds, but this run has none: leave it out, or run `kairode run ENV "
+            "--rounds 5` first."
         )
 
 
 def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> ScheduleConfig:
-    """What the config leaves open is as in the decision times of the run, where it has chosen some."""
+    """Fill unset fields from the decision times that the run has chosen, if any."""
     found = RunFolder(folder)
     run = found.config(RunConfig) if found.exists and found.kind == "run" else None
     if config.tolerance is None:
@@ -117,7 +117,7 @@ def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> Sche
 
 
 def run_schedule(folder: Path, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
-    """Choose decision times in the folder of a run; the record is kept there."""
+    """Choose decision times in a run folder; the record is kept there."""
     system = read_run(folder)
     config = with_defaults_of_run(config, folder, system.about["env"])
     with locked(folder):
@@ -156,7 +156,7 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
 
 
 def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Callback = no_callback) -> QPolicy:
-    """The policy for chosen decision times; one in the folder is reused if it was learned from the same."""
+    """The policy for chosen decision times; one in the folder is reused if its settings are the same."""
     folder = system.folder / PLACE
     candidates = _candidates(system, config)
     seed = system.seed if config.seed is None else config.seed
@@ -168,10 +168,10 @@ def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Cal
         **({} if config.tolerance == 0 else {"calibrated": True}),
     }
     if (folder / "policy.json").exists():
-        before = {"learning_seed": 0, **describe_policy(folder)}  # older files do not have it: all were of seed 0
+        before = {"learning_seed": 0, **describe_policy(folder)}  # absent in older files, which all used seed 0
         if {name: before.get(name) for name in (*same, "calibrated")} == {"calibrated": None, **same}:
             return read_policy(folder, system.policy_model)
-    # Under a name of its own, so that interrupted training resumes, whatever else was learned here before.
+    # The folder name identifies the settings, so that interrupted training resumes.
     training = folder / f"training-{_short_digest(same)}"
     found = learn_schedule_policy(
         planning_models(system, config),
@@ -191,24 +191,24 @@ def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Cal
 
 
 def planning_models(system: ModelledSystem, config: ScheduleConfig) -> list[DynamicsModel]:
-    """The models, calibrated on their data; as they are where the best interval is asked for, the paper's equation."""
+    """The models, calibrated on their data; unchanged for a tolerance of 0 (the paper's equation)."""
     if config.tolerance == 0:
         return system.models
     return [calibrate_model(model, system.data) for model in system.models]
 
 
 def _candidates(system: ModelledSystem, config: ScheduleConfig) -> tuple[float, ...]:
-    """Those that a policy is learned with: never continuous ones, which would be slow."""
+    """Candidates for learning; never continuous ones, which would be slow."""
     return check_candidates(None if config.continuous else config.candidates or None, system.env.task.spec)
 
 
 def refit_at_chosen_times(
     system: ModelledSystem, policy: QPolicy, config: ScheduleConfig, callback: Callback = no_callback
 ) -> ModelledSystem:
-    """Collect real episodes at the times that the models choose for this policy, and refit the models; as often as asked.
+    """Collect real episodes at the times that the models choose for this policy, and refit the models, `refits` times.
 
-    A model is worst where no data are, and a schedule of its own choice leads there: it waits where it wrongly predicts
-    that nothing happens. Each refit is kept in a folder of its own, and not repeated.
+    A model is worst where there are no data, and its own schedule leads there: it waits where it wrongly predicts that
+    nothing happens. Each refit is kept in its own folder, and not repeated.
     """
     count = config.refits or 0
     if not count:
@@ -219,7 +219,7 @@ def refit_at_chosen_times(
     candidates, tolerance = _candidates(system, config), config.tolerance or 0.0
     same = {"of": digest(policy.q, *system.models, system.data), "candidates": list(candidates)}
     name = f"{REFITS}-{_short_digest(same)}"
-    for other in (system.folder / PLACE).glob(f"{REFITS}-*"):  # those of another policy
+    for other in (system.folder / PLACE).glob(f"{REFITS}-*"):  # refits of another policy
         if other.name != name:
             shutil.rmtree(other, ignore_errors=True)
     places = [system.folder / PLACE / name / str(number) for number in range(1, count + 1)]
@@ -264,7 +264,7 @@ def _short_digest(content: Any) -> str:
 def choose_schedules(
     system: ModelledSystem, policy: QPolicy, config: ScheduleConfig
 ) -> list[tuple[dict[str, Any], Schedule]]:
-    """A schedule for each price and each budget, and what it is."""
+    """A schedule for each price and each budget, with its description."""
     chooser: Any = system.env if config.oracle else planning_models(system, config)
     common: dict[str, Any] = {
         "taus": config.candidates or None,
@@ -288,8 +288,8 @@ def choose_schedules(
     return found
 
 
-def chosen_of(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
-    """The policy that `kairode schedule` left in a run, and the schedule it chooses without a price."""
+def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
+    """The policy of `kairode schedule` in a run, and the schedule it chooses without a price."""
     system = read_run(folder)
     place = folder / PLACE
     if not (place / "policy.json").exists():
@@ -297,7 +297,7 @@ def chosen_of(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     policy = read_policy(place, system.policy_model)
     candidates = tuple(describe_policy(place)["candidates"])
     config = _recorded_config(place / "record.json")
-    tolerance = config.tolerance or 0.0  # older records do not have it: all were chosen without
+    tolerance = config.tolerance or 0.0  # absent in older records, which had no tolerance
     chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
     system = refit_at_chosen_times(system, policy, chosen)
     schedule = optimize_schedule(
@@ -313,7 +313,7 @@ def _recorded_config(path: Path) -> ScheduleConfig:
 
 
 def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
-    """The same policy at every fixed interval of the environment, and on its own schedule."""
+    """The same policy at every fixed interval, and on the environment's own schedule."""
     spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
@@ -324,7 +324,6 @@ def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) 
 
 
 def chosen_row(system: ModelledSystem, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
-    """The policy under a chosen schedule."""
     found = _scores(system, alone(policy), alone(schedule), config, 1)
     visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
     return {**_row(system, found, 0), "shadow_price": visit_penalty}

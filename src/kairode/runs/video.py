@@ -1,4 +1,4 @@
-"""Recordings of a robot's gait, as numbers: the frames of an episode, and the file that a run folder keeps them in."""
+"""Recordings of a robot's gait: the frames of an episode, and their file in a run folder."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +18,14 @@ from kairode.training import checkpoint
 
 GAIT = "gait.json"
 DIGITS = 6
-"""Decimals of metres and seconds that the file keeps."""
+"""Decimals of metres and seconds in the file."""
 
 
 class Frame(NamedTuple):
-    """What a frame of the video shows."""
+    """One frame of a recording."""
 
     time: float
-    """In seconds."""
+    """Seconds."""
     pose: np.ndarray
     """The limbs: x1, y1, x2, y2, radius."""
     x: float
@@ -33,18 +33,18 @@ class Frame(NamedTuple):
 
 
 class Gait(NamedTuple):
-    """The video of a run's best seed."""
+    """Recording of a run's best seed."""
 
     env: str
     model: str
     seed: int
     seeds: int
-    """How many the run has."""
+    """Number of seeds of the run."""
     frames: list[Frame]
 
 
 def record_video(env: Locomotion, policy: Policy, *, seconds: float = 6.0, seed: int = 0) -> list[Frame]:
-    """Let a policy act for some seconds of simulated time, or until the episode ends."""
+    """Simulate a policy for some seconds, or until the episode ends."""
     vector_env = HostVectorEnv(env, 1)
     rollout, simulation = HostRollout(vector_env), vector_env.simulations[0]
     assert isinstance(simulation, LocomotionSimulation)
@@ -70,7 +70,7 @@ def _act(policy: Policy, memory: Any, obs: Any, elapsed: Any, key: Any) -> Any:
 
 
 def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: Path) -> Gait | None:
-    """Record the best seed of a finished MPC run and keep the frames in its folder; None where there is no robot."""
+    """Record the best seed of a finished MPC run in its folder; None if the system is not a robot."""
     if not isinstance(env, Locomotion):
         return None
     path, digest = folder / GAIT, checkpoint.describe(folder, POLICIES)["sha256"]
@@ -93,10 +93,10 @@ def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: 
 
 
 def read_gait(folder: str | Path) -> Gait:
-    """The frames that a run folder keeps."""
+    """Load the recording of a run folder."""
     path = Path(folder) / GAIT
     if not path.exists():
-        raise KairodeError(f"{folder} holds no recording of a gait: run the command of a robot there, to its end.")
+        raise KairodeError(f"{folder} holds no recording: only finished runs of robots have one.")
     about = load_json(path)
     frames = [Frame(*one) for one in zip(about["time"], np.asarray(about["pose"]), about["x"], strict=True)]
     return Gait(about["env"], about["model"], about["seed"], about["seeds"], frames)
