@@ -51,7 +51,7 @@ def test_collect(typed, tmp_path) -> None:
         (["collect", "hiv", "--out", "x.parquet", "--set", "horizon"], "error: --set takes name=value, got 'horizon'."),
         (
             ["collect", "hiv", "--out", "x.parquet", "--episodes", "0"],
-            "error: episodes must be a whole number of at least 1, got 0.",
+            "error: episodes must be an integer of at least 1, got 0.",
         ),
         (["collect", "hiv", "--out", "x.parquet", "--schedule", "-3"], "must be a positive, finite time, got -3."),
         (["collect", "hiv", "--out", "x.parquet", "--setting", "their"], "unknown setting 'their'"),

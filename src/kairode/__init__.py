@@ -1,6 +1,6 @@
 """Model-based reinforcement learning in continuous time.
 
-Kairode learns how a system evolves from experience read_points at irregular moments, and uses what it learned to
+Kairode learns how a system evolves from experience gathered at irregular moments, and uses what it learned to
 decide what to do and when to look next. Importing it registers the environments with Gymnasium; JAX is loaded when
 it is first needed.
 """

@@ -214,7 +214,7 @@ def test_bad_intervals(tau: float) -> None:
 def test_the_agents_interval_must_lie_in_its_space(tau: float) -> None:
     env = gymnasium.make("kairode/HIV-v0", interval="agent").unwrapped
     env.reset(seed=0)
-    with pytest.raises(KairodeError, match=f"interval {tau:g} is outside those of 'hiv': whole numbers from 1 to 14"):
+    with pytest.raises(KairodeError, match=f"interval {tau:g} is outside those of 'hiv': integers from 1 to 14"):
         env.step({"action": 0, "interval": tau})
     acrobot = gymnasium.make("kairode/Acrobot-v0", interval="agent").unwrapped
     acrobot.reset(seed=0)

@@ -16,8 +16,8 @@ import pytest
 
 from kairode.errors import KairodeError
 from kairode.paper.engines import LocalEngine, WorkSummary, run_work, start_process
-from kairode.paper.ray_engine import RayEngine, a_core
-from kairode.paper.work import WorkItem, held
+from kairode.paper.ray_engine import RayEngine, claim_core
+from kairode.paper.work import WorkItem, hold_lock
 
 STEPS = """
 import json, os, signal, sys, time
@@ -94,7 +94,7 @@ def test_what_fails_is_named_and_the_rest_goes_on(tmp_path) -> None:
     assert not after.folder.exists()
     assert bad.log.read_text() == "no luck\n"
     assert str(bad.log) in str(tally)
-    assert "1 run, 2 failed, 2 left, as what they need failed." in str(tally)
+    assert "1 run, 2 failed, 2 not started (a requirement failed)." in str(tally)
 
 
 def test_side_by_side_and_never_more_than_asked_for(tmp_path) -> None:
@@ -108,7 +108,7 @@ def test_side_by_side_and_never_more_than_asked_for(tmp_path) -> None:
 
     run_work(units, LocalEngine(2), callback)
     assert most[0] == 2
-    with pytest.raises(KairodeError, match="--workers must be a whole number of at least 1, got 0"):
+    with pytest.raises(KairodeError, match="--workers must be an integer of at least 1, got 0"):
         LocalEngine(0)
 
 
@@ -134,7 +134,7 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
     words = DRIVER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), count=count)
     units = [steps(tmp_path, str(i), count, 0.1) for i in range(2)]
     driver = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True)
-    until(lambda: all(work.begun for work in units), 60)
+    until(lambda: all(work.resumable for work in units), 60)
     driver.send_signal(how)
     said, _ = driver.communicate(timeout=30)
     if how == signal.SIGTERM:
@@ -152,7 +152,7 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
 
 
 def _free(work: WorkItem) -> bool:
-    with held(work.lock) as mine:
+    with hold_lock(work.lock) as mine:
         return mine is not None
 
 
@@ -191,15 +191,15 @@ def test_workers_of_a_machine_take_different_cores(monkeypatch, tmp_path) -> Non
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     count = len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(a_core()) for _ in range(count + 1)]
+        taken = [stack.enter_context(claim_core()) for _ in range(count + 1)]
     assert sorted(core for cores in taken for core in cores) == sorted(os.sched_getaffinity(0))
-    with a_core() as again:
+    with claim_core() as again:
         assert again == [min(os.sched_getaffinity(0))]
 
 
 def test_a_tally_says_what_was_skipped(tmp_path) -> None:
     work = steps(tmp_path, "x")
-    assert str(WorkSummary(run=[work], skipped=[work])) == "1 run, 1 skipped (done already), 0 failed."
+    assert str(WorkSummary(run=[work], skipped=[work])) == "1 run, 1 skipped (already done), 0 failed."
 
 
 RAY = """
@@ -268,7 +268,7 @@ def test_a_ray_driver_is_stopped_and_goes_on(tmp_path) -> None:
     driver.send_signal(signal.SIGTERM)
     said, errors = driver.communicate(timeout=120)
     assert driver.returncode == 130, errors
-    assert "to do, each saved where it was" in said
+    assert "items unfinished" in said
     for work in units:
         until(lambda work=work: _free(work))
     tally = run_work(units, LocalEngine(2))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kairode.config.algorithms import DynaConfig
+from kairode.config.serialize import to_dict
 from kairode.errors import KairodeError
 from kairode.paper import returns, table1
 from kairode.paper import schedule_study as visits
@@ -15,9 +16,8 @@ from kairode.paper.budget import SHARE, Scope, quick
 from kairode.paper.locomotion import STUDIES as ROBOTS
 from kairode.paper.plan import ALL, FIGURES, goals, plan, work_item
 from kairode.paper.run_work import gather_table1, run_work_item
-from kairode.report.plan import approximate_time, pending_sentence, time_left
+from kairode.report.plan import approximate_time, estimated_seconds, pending_sentence
 from kairode.report.results import FIGURES as DRAWN
-from kairode.runs.record import plain
 
 PUBLISHED = Path(__file__).parents[2] / "results"
 
@@ -28,7 +28,7 @@ def empty(tmp_path: Path, **options) -> Scope:
 
 def put(work, **changes) -> None:
     """A record of a piece of work, with what others take from its folder."""
-    config = {**plain(work.config), **changes}
+    config = {**to_dict(work.config), **changes}
     work.record.parent.mkdir(parents=True, exist_ok=True)
     work.record.write_text(json.dumps({"config": config, "made": "2026-01-01T00:00:00Z", "figures": {}}))
 
@@ -100,7 +100,7 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     assert work.done
     # the solver of a model without an ODE makes no difference
     fit = work_item("fits/gridworld-rnn-0", scope)
-    made = plain(fit.config)
+    made = to_dict(fit.config)
     made["preset"]["sizes"]["solver"] = "bosh3:1"
     put(fit, preset=made["preset"])
     assert fit.done
@@ -219,11 +219,11 @@ def test_times_in_words(tmp_path) -> None:
     assert [approximate_time(x) for x in (None, 3, 61, 600, 7200)] == ["unknown", "10 s", "70 s", "10 min", "2.0 h"]
     scope = empty(tmp_path)
     units = [dataclasses.replace(work, seconds=60.0) for work in plan("figure-values", scope)]
-    assert time_left(units, 2) == 32 * 60 / 2
-    assert time_left(units, 100) == 120.0  # a fit, then the study
+    assert estimated_seconds(units, 2) == 32 * 60 / 2
+    assert estimated_seconds(units, 100) == 120.0  # a fit, then the study
     assert pending_sentence(units, 2) == "To run: 32, about 16 min 2 side by side."
     units[0] = dataclasses.replace(units[0], seconds=None)
-    assert pending_sentence(units, 1).endswith("one after the other; of 1 of them it is not known.")
+    assert pending_sentence(units, 1).endswith("one after the other; 1 of them without an estimate.")
 
 
 def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
@@ -236,7 +236,7 @@ def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
     base = json.loads((PUBLISHED / "table1" / "gridworld-rnn.json").read_text())
     for work in units[:2]:
         work.folder.mkdir(parents=True)
-        made = {**base, "config": plain(work.config), "figures": figures, "seconds": 1.0}
+        made = {**base, "config": to_dict(work.config), "figures": figures, "seconds": 1.0}
         work.record.write_text(json.dumps(made))
     gather_table1(units, scope)
     assert units[-1].done
@@ -246,7 +246,7 @@ def test_a_cell_is_put_together_from_its_fits(tmp_path) -> None:
 def test_one_piece_alone_says_what_it_lacks(tmp_path) -> None:
     with pytest.raises(KairodeError, match="'policies/paper-gridworld' needs 'fits/gridworld-rnn-0'"):
         run_work_item("policies/paper-gridworld", empty(tmp_path))
-    with pytest.raises(KairodeError, match="is of table 1"):
+    with pytest.raises(KairodeError, match="belongs to table 1"):
         run_work_item("table1/hiv-rnn", empty(tmp_path))
 
 
@@ -262,7 +262,7 @@ def test_a_dry_run_runs_nothing(typed, monkeypatch, tmp_path) -> None:
     assert len(json.loads(out)) == 32
     shutil.copytree(PUBLISHED / "policies", tmp_path / "results" / "policies")
     code, out, _ = typed("reproduce", "table2a", "--dry-run")
-    assert "Nothing is left to run." in out
+    assert "Nothing to run." in out
     assert "-53.72 ± 1.61" in out
     code, out, err = typed("reproduce", "table2a")
     assert (code, err) == (0, "")
@@ -283,7 +283,7 @@ def test_a_cell_and_a_study_of_the_quick_budget(typed, monkeypatch, tmp_path) ->
     words = ("reproduce", "table1", "--rows", "gridworld", "--models", "rnn", "--budget", "quick")
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "no reproduction" in out
+    assert "not a reproduction" in out
     assert "2 run, 0 failed." in err
     record = tmp_path / "runs" / "quick" / "results" / "table1" / "gridworld-rnn.json"
     before = record.stat().st_mtime_ns
@@ -307,8 +307,6 @@ def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None
     words = ("--rows", "gridworld", "--models", "rnn", "--seeds", "1", "--budget", "quick", "--quiet")
     code, out, err = typed("reproduce", "table1", *words)
     assert code == 2
-    assert (
-        "1 failed (fits/gridworld-rnn-0); the first one's words are in runs/quick/table1/gridworld-rnn-0/log.txt" in err
-    )
+    assert "1 failed (fits/gridworld-rnn-0); see runs/quick/table1/gridworld-rnn-0/log.txt" in err
     assert "holds another run" in (folder / "log.txt").read_text()
     assert "No record yet: table1/gridworld-rnn." in out

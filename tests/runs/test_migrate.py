@@ -13,7 +13,7 @@ from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.paper.returns import cell
 from kairode.report.compare import key_figures
-from kairode.report.mpc import mpc_sentence, mean_and_std
+from kairode.report.mpc import mean_and_std, mpc_sentence
 from kairode.report.summary import summary_sentences
 from kairode.result import Result, objective_of
 from kairode.runs import labels

@@ -20,13 +20,13 @@ from kairode.paper.schedule_study import (
     run_schedule_study,
     schedule_study_record,
 )
-from kairode.report.schedule import read_points, said
+from kairode.report.schedule import chosen_sentence, read_points
 from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.load import read_run
 from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import _schedule_config, run_pipeline
-from kairode.runs.schedule import check_schedule_config, load_chosen, learned_policy
+from kairode.runs.schedule import check_schedule_config, learned_policy, load_chosen
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
@@ -132,15 +132,18 @@ def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
         ({"prices": (-1.0,)}, "price must be at least 0, got -1"),
         ({"prices": (float("nan"),)}, "price must be"),
         ({"prices": (float("inf"),)}, "price must be"),
-        ({"budgets": (0,)}, "whole number of at least 1, got 0"),
-        ({"budgets": (3,)}, "a budget of 3 cannot cover 30 seconds with intervals of at most 7: increase it to at least 5"),
+        ({"budgets": (0,)}, "integer of at least 1, got 0"),
+        (
+            {"budgets": (3,)},
+            "a budget of 3 cannot cover 30 seconds with intervals of at most 7: increase it to at least 5",
+        ),
         ({"taus": (3.0, 1.0)}, "must be strictly ascending"),
         ({"taus": (1.5,)}, "multiples of 1 seconds"),
         ({"quantile": 2.0}, "quantile must lie in"),
-        ({"episodes": 0}, "--episodes must be a whole number of at least 1, got 0"),
+        ({"episodes": 0}, "--episodes must be an integer of at least 1, got 0"),
         ({"prices": ()}, "at least one price"),
         ({"tolerance": 1.5}, "tolerance must lie in"),
-        ({"learning_seed": -1}, "--learning-seed must be a whole number of at least 0, got -1"),
+        ({"learning_seed": -1}, "--learning-seed must be an integer of at least 0, got -1"),
     ],
 )
 def test_wishes_that_cannot_be(tmp_path, config, reason):
@@ -233,13 +236,12 @@ def test_a_sentence_on_what_was_chosen():
         "every 7": {**labels.fixed(7.0), **figures(2.0, 143.0)},
         "price 0": {**labels.chosen(price=0.0), **figures(4.9, 150.0)},
     }
-    text = said(rows, rows["price 0"], spec)
+    text = chosen_sentence(rows, rows["price 0"], spec)
     assert text == (
-        "Chosen: return 4.9 with 150 visits; the same policy every day returns 5 with 1000, and at the best fixed "
-        "interval with no more visits 2."
+        "Chosen: return 4.9 with 150 visits; every day: 5 with 1000; best fixed interval with as few visits: 2."
     )
     rows["price 0"]["decisions"] = 80.0
-    assert said(rows, rows["price 0"], spec).endswith("no fixed interval has as few visits.")
+    assert chosen_sentence(rows, rows["price 0"], spec).endswith("every fixed interval has more visits.")
 
 
 @pytest.mark.slow

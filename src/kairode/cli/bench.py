@@ -11,15 +11,15 @@ from kairode.errors import KairodeError
 
 
 def bench_command(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
-    """Measure speed beside other implementations, side by side in one run (in a checkout of the repository).
+    """Measure speed and compare it with other implementations in the same run (in a checkout of the repository).
 
     Example: kairode bench fit --save fit.json
 
     Args:
-        name: what to measure: envs (decisions a second), fit (milliseconds per training iteration), fit_profile (where
-            those go), policy (decisions a second of learning), schedule (choosing the next visit), mpc (planning with
-            controls, and its whole loop) or simulators (error and time by step size).
-        json: print figures as JSON, nothing else.
+        name: what to measure: envs (decisions per second), fit (milliseconds per training iteration), fit_profile (its
+            breakdown), policy (training decisions per second), schedule (choosing the next visit), mpc (planning, and the
+            whole control loop) or simulators (error and time by step size).
+        json: print only the figures, as JSON.
         save: write the record to this file.
     """
     folder = Path(__file__).parents[3] / "benchmarks"

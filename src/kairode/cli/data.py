@@ -41,12 +41,12 @@ def collect_command(
 
     Args:
         env: name of the environment (see `kairode envs`).
-        out: the file to write.
+        out: file to write.
         episodes: number of episodes.
-        seed: of everything random.
-        schedule: a fixed interval, in the environment's unit of time, in place of its own schedule; several are used in
-            turn.
-        setting: ours, or paper for the runs behind the paper's numbers.
+        seed: random seed.
+        schedule: fixed interval in the environment's unit of time, instead of its own schedule; several are cycled
+            through.
+        setting: ours, or paper for the paper's runs.
         set: fields of the environment, such as noise=0.05 intervals=[1,3] substep=inf.
         quiet: print nothing but errors.
     """
@@ -64,4 +64,4 @@ def collect_command(
         )
     kairode.write(out, trajectory)
     if not quiet:
-        print(f"{episodes:,} episodes, {trajectory.decisions:,} decisions of '{env}': {out}.")
+        print(f"Wrote {episodes:,} episodes with {trajectory.decisions:,} decisions of '{env}' to {out}.")

@@ -19,18 +19,18 @@ def evaluate_command(
     """Evaluate the policy of a run on the real system, on its schedule or any other.
 
     Rewards are counted at decisions; with --accrue on every finest time step up to the same horizon (each day of HIV),
-    so that schedules can be compared.
+    so that schedules are comparable.
 
     Example: kairode evaluate runs/hiv-latent-ode-seed0 --schedule 5
 
     Args:
-        run: folder of `kairode run` or `kairode dyna`; with controls and several seeds, the best one is evaluated.
-        schedule: a fixed interval in place of the schedule it was learned for; several are used in turn. `chosen`
+        run: folder of `kairode run` or `kairode dyna`; with continuous actions and several seeds, the best one is used.
+        schedule: fixed interval instead of the schedule it was learned for; several are cycled through. `chosen`
             evaluates the policy of `kairode schedule RUN` at the times that it chooses without a price.
         episodes: number of test episodes.
         accrue: count rewards on every finest time step.
-        seed: of the test episodes.
-        json: print figures as JSON, nothing else.
+        seed: seed of the test episodes.
+        json: print only the figures, as JSON.
     """
     from kairode.runs.evaluate import evaluate_run
 

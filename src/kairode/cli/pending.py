@@ -1,4 +1,4 @@
-"""What `kairode reproduce` has still to run. Imports JAX: only for use within the command's function."""
+"""The pending work of `kairode reproduce`. Imports JAX: import it only inside the command's function."""
 
 import sys
 import time
@@ -15,11 +15,11 @@ from kairode.paper.work import WorkItem
 from kairode.report.plan import pending_sentence, plan_figures, print_plan, time_left, work_progress
 
 LONG = 600.0
-"""Seconds of work about which one is told before it begins."""
+"""Seconds of work above which the user is told before it starts."""
 
 
 def since_when(path: Path) -> tuple[str, bool]:
-    """The moment from which records count, and whether it is now: an interrupted `--again` goes on with its own."""
+    """The time from which records count, and whether it is now: an interrupted `--again` keeps its own."""
     if path.exists():
         return path.read_text().strip(), False
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -28,25 +28,22 @@ def since_when(path: Path) -> tuple[str, bool]:
     return now, True
 
 
-def listed(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
-    """The dry run."""
+def print_pending(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
     print_json(plan_figures(units)) if json else print_plan(units, LocalEngine(workers).workers)
 
 
-def carried_out(
+def run_pending(
     units: Sequence[WorkItem], scope: Any, engine: str, address: str | None, workers: int | None, quiet: bool
 ) -> str:
-    """Run what is not done; what failed, in a sentence."""
+    """Run pending work; returns a sentence about failures."""
     left = [work for work in units if work.words and not work.done]
     if not left:
         gather_table1(units, scope)
         return ""
     where = RayEngine(address, workers) if engine == "ray" else LocalEngine(workers)
     if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
-        beside = (
-            "" if scope.published.is_dir() else " (a clone of the repository has records of nearly all in results/)"
-        )
-        print(f"{pending_sentence(left, where.workers)[:-1]}{beside}; --dry-run lists it.", file=sys.stderr, flush=True)
+        beside = "" if scope.published.is_dir() else " (a clone of the repository has most records in results/)"
+        print(f"{pending_sentence(left, where.workers)[:-1]}{beside}; see --dry-run.", file=sys.stderr, flush=True)
     with work_progress(units, quiet) as callback:
         tally = run_work(units, where, callback)
     gather_table1(units, scope)
@@ -55,4 +52,4 @@ def carried_out(
     if not tally.failed:
         return ""
     names = ", ".join(work.name for work in tally.failed)
-    return f"{len(tally.failed)} failed ({names}); the first one's words are in {tally.failed[0].log}."
+    return f"{len(tally.failed)} failed ({names}); see {tally.failed[0].log}."

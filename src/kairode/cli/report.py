@@ -15,11 +15,11 @@ def report_command(
     record: Path | None = None,
     gait: Path | None = None,
 ) -> None:
-    """Make pages from records alone: of runs, or of all results beside the paper's.
+    """Write pages from records: of runs, or of all results compared with the paper's.
 
-    For a folder that `kairode run` left: its report.html; for several that differ by their seed alone also a table of
-    them. For a folder of published records (results/ in a clone): the
-    tables and figures of docs/results.md are written anew, its sentences stay; --page makes a page of them.
+    For a folder of `kairode run`: its report.html; for several that differ only by their seed also a table. For a
+    folder of published records (results/ in a clone): update the tables and figures of docs/results.md, or write a page
+    (--page).
 
     Example: kairode report runs/hiv-latent-ode-seed0
 
@@ -30,10 +30,10 @@ def report_command(
     Example: kairode report results/ --page results.html
 
     Args:
-        folders: of runs, or of published records.
-        document: whose tables and figures are written anew from published records.
-        page: write a page of the published records there, and leave the document alone.
-        record: write the figures of several runs, taken together, to this file.
+        folders: run folders, or a folder of published records.
+        document: document whose tables and figures are updated from published records.
+        page: write a page of the published records to this file instead.
+        record: write the joint record of several runs to this file.
         gait: draw the gaits of these runs of robots as one figure, such as docs/gait.svg.
     """
     from kairode.report.results_page import write_document, write_results_page
@@ -47,27 +47,27 @@ def report_command(
         return
     runs = [folder for folder in folders if (folder / "record.json").exists()]
     if record is not None and len(runs) < 2:
-        raise KairodeError("--record is of several runs, taken together: give two or more of them.")
+        raise KairodeError("--record needs two or more runs.")
     for folder in folders:
         if (folder / "record.json").exists() and page is not None:
-            raise KairodeError(f"--page is for published records; the page of {folder} is its report.html.")
+            raise KairodeError(f"--page is for published records; the page of a run is {folder}/report.html.")
         if (folder / "record.json").exists():
-            print(f"The page of this run: {write_run_page(folder)}")
+            print(f"Report: {write_run_page(folder)}")
         elif not folder.is_dir():
-            raise KairodeError(f"there is no folder {folder}: give one of `kairode run`, or results/ in a clone.")
+            raise KairodeError(f"{folder} does not exist: give a folder of `kairode run`, or results/ in a clone.")
         elif any(folder.rglob("config.json")):
-            raise KairodeError(f"{folder} holds no finished run: the command that began it goes on.")
+            raise KairodeError(f"{folder} holds no finished run: run its command again to resume.")
         elif page is not None:
-            print(f"The page of all results: {write_results_page(page, folder)}")
+            print(f"Report of all results: {write_results_page(page, folder)}")
         else:
             written = write_document(document, folder)
-            print(f"Written anew from the records in {folder}: {document} ({', '.join(written)}).")
+            print(f"Updated {document} from the records in {folder}: {', '.join(written)}.")
     if len(runs) > 1:
-        _taken_together(runs, record)
+        _compare(runs, record)
 
 
-def _taken_together(runs: list[Path], path: Path | None) -> None:
-    """A table of runs that differ by their seeds; its record, where one is wanted."""
+def _compare(runs: list[Path], path: Path | None) -> None:
+    """Print a table of runs that differ by their seeds; write their joint record if requested."""
     from kairode.files import save_json
     from kairode.report.compare import compare_runs, comparison_sentence, runs_table
     from kairode.report.table import print_table
@@ -77,7 +77,7 @@ def _taken_together(runs: list[Path], path: Path | None) -> None:
     except KairodeError as error:
         if path is not None:
             raise
-        print(f"Not taken together: {error}")
+        print(f"Not compared: {error}")
         return
     print_table(runs_table(made))
     print(comparison_sentence(made))

@@ -1,4 +1,4 @@
-"""What `kairode reproduce` prints and draws, from the records that are there."""
+"""Output of `kairode reproduce`, from the available records."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -10,24 +10,23 @@ from kairode.errors import KairodeError
 from kairode.paper.budget import Scope
 from kairode.paper.work import WorkItem
 
-QUICK = "Of the quick budget, a twentieth of the work: it shows that everything runs, and is no reproduction."
+QUICK = "Quick budget (a twentieth of the work): a smoke test, not a reproduction."
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What is wanted of it."""
+    """Options of the output."""
 
     scope: Scope
     rows: tuple[str, ...]
     models: tuple[str, ...]
     out: Path | None
     dry: bool
-    """Draw nothing."""
+    """Do not draw figures."""
     json: bool
 
     @property
     def results(self) -> Path:
-        """Folder of the records."""
         return self.scope.results
 
     def path(self, what: str) -> Path:
@@ -36,16 +35,16 @@ class View:
 
 
 def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = False) -> None:
-    """A table, a figure, or all of them one after the other; and what has no record.
+    """Show a table, a figure, or all of them; also lists missing records.
 
-    With `skip_missing`, what has no record yet is named and left out.
+    With `skip_missing`, results without records are listed and skipped.
     """
     from kairode.paper.plan import ALL
 
     if what != "all":
-        found = _shown(what, view, skip_missing=skip_missing or view.dry)
+        found = _show_one(what, view, skip_missing=skip_missing or view.dry)
     else:
-        found = {one: _shown(one, _inside(view, one), skip_missing=True) for one in ALL}
+        found = {one: _show_one(one, _inside(view, one), skip_missing=True) for one in ALL}
     missing = [work.name for work in units if not work.done and not work.name.startswith("fits/")]
     if view.json:
         print_json(found)
@@ -59,7 +58,7 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
 
 
 def _page(what: str, view: View) -> str:
-    """Write the page; where it is, or why there is none."""
+    """Write the page; returns a sentence with its path, or the reason why there is none."""
     from kairode.report.results_page import write_results_page
 
     page = view.scope.runs / "reproduce" / f"{what}.html"
@@ -68,16 +67,16 @@ def _page(what: str, view: View) -> str:
         write_results_page(page, view.results, names, QUICK if view.scope.budget == "quick" else "")
     except KairodeError as error:
         return f"No page: {error}"
-    return f"The page of it: {page}"
+    return f"Report: {page}"
 
 
 def _inside(view: View, what: str) -> View:
-    """The same with a figure's place in the folder that was given for all."""
+    """The view with a figure's path in the folder given for all."""
     return view if view.out is None else dataclasses.replace(view, out=view.out / f"{what}.svg")
 
 
-def _shown(what: str, view: View, skip_missing: bool) -> Any:
-    """One of them; its figures where JSON is wanted."""
+def _show_one(what: str, view: View, skip_missing: bool) -> Any:
+    """Show one result; returns its figures for JSON."""
     kinds = {"table1": _table1, "figure-schedule": _with_table, "figure-mujoco": _with_table}
     one = kinds.get(what, _returns if what.startswith("table") else _figure)
     try:
@@ -102,9 +101,9 @@ def _table1(what: str, view: View) -> Any:
     }
     if view.json:
         return {row: {model: table1.read_cell(folder, row, model) for model in some} for row, some in there.items()}
-    whole = [row for row, some in there.items() if len(some) == len(models)]  # a table has every model in each row
+    whole = [row for row, some in there.items() if len(some) == len(models)]  # rows of a table need every model
     if not whole:
-        raise KairodeError(f"there is no whole row of it in {folder} yet.")
+        raise KairodeError(f"there is no complete row in {folder} yet.")
     print_table1({row: {model: table1.read_cell(folder, row, model) for model in models} for row in whole}, folder)
     return None
 
@@ -121,7 +120,7 @@ def _returns(what: str, view: View) -> Any:
 
 
 def _with_table(what: str, view: View) -> Any:
-    """A figure that has a table too: return against visits, or the robots."""
+    """A figure with a table: return against visits, or the robots."""
     from kairode.report import mpc as control
     from kairode.report import schedule as visits
 
@@ -143,7 +142,7 @@ def _figure(what: str, view: View) -> Any:
 
 
 def _drawn(view: View, what: str) -> None:
-    """A figure's file, unless nothing is to be written."""
+    """Draw a figure, unless this is a dry run."""
     from kairode.report.figures import save_figure
     from kairode.report.results import FIGURES
 
@@ -152,4 +151,4 @@ def _drawn(view: View, what: str) -> None:
     path = view.path(what)
     save_figure(FIGURES[what](view.results), path)
     if not view.json:
-        print(f"Drawn from the records in {view.results}: {path}.")
+        print(f"Figure from the records in {view.results}: {path}.")

@@ -1,4 +1,4 @@
-"""`kairode study`: one piece of a reproduction."""
+"""`kairode study`: one work item of a reproduction."""
 
 import math
 from pathlib import Path
@@ -19,22 +19,22 @@ def study_command(
     time_limit: float | None = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run one study of the reproduction in this process: what `kairode reproduce` does for each without a record.
+    """Run one study of the reproduction in this process, as `kairode reproduce` does for each missing record.
 
-    Safe to interrupt: run the same command again to resume. What it needs (fits, other studies) must be there.
+    Safe to interrupt: run the same command again to resume. Its requirements (fits, other studies) must be finished.
 
     Example: kairode study policies/paper-gridworld-oracle
 
     Args:
-        name: of its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all --dry-run` lists
-            those without one.
+        name: name of its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all --dry-run`
+            lists missing ones.
         seeds: number of seeds; by default the study's own.
         budget: quick (a twentieth) or paper.
-        results: folder of the records; by default results, for the quick budget RUNS/quick/results (its runs are then in
+        results: folder of the records; by default results, for the quick budget RUNS/quick/results (with runs in
             RUNS/quick).
         runs: folder of the runs.
         replace: write the record even if there is one of the same config.
-        time_limit: seconds after which training ends with what it has come to.
+        time_limit: seconds after which training stops.
         quiet: print nothing but errors.
     """
     from kairode.paper.budget import Scope

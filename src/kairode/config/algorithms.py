@@ -13,8 +13,6 @@ from kairode.errors import KairodeError
 MODEL_FREE = "free"
 """In place of a model's name: no model, the actor acts alone."""
 SEED_LIMIT = 2**30
-OLDER = "older"
-"""Metadata of a field: its value in configs that were stored before the field existed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class FitConfig:
         for name in ("seed", "data_seed"):
             value = getattr(self, name)
             if not (isinstance(value, int) and 0 <= value < SEED_LIMIT):
-                raise KairodeError(f"{name} must be a whole number between 0 and 2^30, got {value}.")
+                raise KairodeError(f"{name} must be an integer between 0 and 2^30, got {value}.")
 
     @property
     def is_file(self) -> bool:
@@ -118,7 +116,7 @@ class DynaConfig:
     """Imagined episodes in each round."""
     obs_margin: float = 0.2
     """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it."""
-    sample_intervals: bool = dataclasses.field(default=True, metadata={OLDER: False})
+    sample_intervals: bool = True
     """Draw imagined intervals from the distribution that the models' timers predict, rather than take the most likely."""
     exploration: float = 0.1
     """Fraction of random actions in real episodes."""

@@ -12,7 +12,7 @@ def at_least(config: Any, least: int, *names: str) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
-            raise KairodeError(f"{name} must be a whole number of at least {least}, got {value}.")
+            raise KairodeError(f"{name} must be an integer of at least {least}, got {value}.")
 
 
 def positive(config: Any, *names: str) -> None:

@@ -85,12 +85,6 @@ SCHEDULE_STUDY = {"by": "chooser", "taus": "intervals", "every": "validate_every
 MODEL_ENV = {"switching": "resample_member", "sampled": "sample_intervals"}
 
 
-def migrate_config(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of format 0 in today's terms; a kind without configs of ours is left alone."""
-    change = CHANGES.get(kind)
-    return dict(config) if change is None else change(dict(config))
-
-
 def _renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in config.items()}
 

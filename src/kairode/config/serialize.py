@@ -15,7 +15,7 @@ from kairode.errors import KairodeError, unknown
 
 T = TypeVar("T")
 _NAMES: dict[Any, str] = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "a string",
     bool: "true or false",

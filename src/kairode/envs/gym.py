@@ -82,7 +82,7 @@ def check_choice(spec: Spec, taus: np.ndarray) -> None:
     if spec.intervals.whole:
         outside |= taus != np.round(taus)
     if outside.any():
-        kind = "whole numbers" if spec.intervals.whole else "times"
+        kind = "integers" if spec.intervals.whole else "times"
         raise KairodeError(
             f"interval {taus[outside][0]:g} is outside those of '{spec.name}': {kind} from {low:g} to {high:g}."
         )

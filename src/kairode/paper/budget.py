@@ -1,4 +1,4 @@
-"""How much of an experiment is run: as the paper has it, or a twentieth, to see that everything works."""
+"""The amount of an experiment: as in the paper, or a twentieth of it as a smoke test."""
 
 import dataclasses
 from pathlib import Path
@@ -11,58 +11,58 @@ from kairode.paper.studies import Study
 
 BUDGETS = ("quick", "paper")
 SHARE = 20
-"""The quick budget has one part in so many."""
+"""Factor by which the quick budget is smaller."""
 MOST = {Study: 2, ScheduleStudy: 2, MPCConfig: 1}
-"""Seeds of the quick budget, unless others are asked for."""
+"""Seeds of the quick budget, unless others are requested."""
 EPISODE = 1000
-"""Decisions of the robots' longest episodes: one ends in each part of a quick curve."""
+"""Decisions of the robots' longest episodes, so that one ends in each part of a quick curve."""
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """How much is run, and where it goes."""
+    """How much is run, and where."""
 
     results: Path = Path("results")
     """Folder of the records."""
     runs: Path = Path("runs")
-    """Folder of the runs that make them."""
+    """Folder of the runs."""
     seeds: int | None = None
-    """Of everything; None for what belongs to each."""
+    """Number of seeds of everything; None for the default of each."""
     budget: str = "paper"
     published: Path = Path("results")
-    """Folder of the records that times are estimated by."""
+    """Folder of the records used to estimate times."""
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
             raise unknown("budget", self.budget, BUDGETS)
         if self.seeds is not None and not 1 <= self.seeds < 1000:
-            raise KairodeError(f"--seeds must be a whole number from 1 to 999, got {self.seeds}.")
+            raise KairodeError(f"--seeds must be an integer from 1 to 999, got {self.seeds}.")
 
     @classmethod
     def at(cls, results: Path | None, runs: Path, seeds: int | None = None, budget: str = "paper") -> "Scope":
-        """With the places that belong to a budget, where none is named for the records."""
+        """A scope with the default folders of a budget, unless the folder of the records is given."""
         if budget == "quick" and results is None:
             return cls(runs / "quick" / "results", runs / "quick", seeds, budget)
         return cls(results or Path("results"), runs, seeds, budget)
 
     def of(self, config: T) -> T:
-        """A config with the seeds that are asked for, short where the budget is."""
+        """A config with the requested seeds and budget."""
         if not isinstance(config, Study | ScheduleStudy | MPCConfig):
             return quick(config) if self.budget == "quick" else config
         seeds = self.seeds or (min(config.seeds, MOST[type(config)]) if self.budget == "quick" else config.seeds)
         if getattr(config, "ensemble", False):
-            seeds = max(2, seeds)  # each is judged by a model that it does not imagine with
+            seeds = max(2, seeds)  # each is validated in a model it is not trained in
         chosen = dataclasses.replace(config, seeds=seeds)
         return quick(chosen) if self.budget == "quick" else chosen
 
     def count(self, usual: int = 5) -> int:
-        """How many seeds, of what has one run for each."""
+        """Number of seeds, for work with one run per seed."""
         return self.seeds or (min(usual, 2) if self.budget == "quick" else usual)
 
     def folder(self, kind: str, name: str, usual: Study | ScheduleStudy | MPCConfig) -> Path:
-        """Of a run whose seeds practise together: another one for another number of them."""
+        """Folder of a run with several seeds; another number of seeds has another folder."""
         seeds, own = self.of(usual).seeds, dataclasses.replace(self, seeds=None).of(usual).seeds
         return self.runs / (kind if seeds == own else f"{kind}-{seeds}-seeds") / name
 
@@ -75,14 +75,14 @@ class Scope:
 
 
 def quick(config: T) -> T:
-    """A twentieth of it: the results show that everything runs, and reproduce nothing."""
+    """A twentieth of the work: a smoke test, not a reproduction."""
     if isinstance(config, FitConfig):
         training = dataclasses.replace(
             config.training,
             iterations=_part(config.training.iterations),
             validate_every=_part(config.training.validate_every),
         )
-        # As many episodes to train on, because studies take their data from there.
+        # The same training episodes, because studies load their data from there.
         return dataclasses.replace(
             config,
             training=training,

@@ -1,7 +1,7 @@
-"""Who carries out a list of work: one scheduler, and the engine that has the processes on this machine.
+"""Execution of work: one scheduler, and the engine that runs processes on this machine.
 
-Every piece runs as a command in a process of its own. Stopped by Ctrl-C or a signal, the processes are ended softly, so
-that each saves where it is; the same list goes on from there, and what is done is not done again.
+Every item runs as a command in its own process. On Ctrl-C or SIGTERM the processes save a checkpoint and end; the same
+command resumes them, and finished items are not repeated.
 """
 
 import abc
@@ -17,52 +17,51 @@ from typing import Literal
 from kairode.envs.batching import cores
 from kairode.errors import KairodeError, Stopped
 from kairode.paper import child
-from kairode.paper.work import WorkItem, held
+from kairode.paper.work import WorkItem, hold_lock
 from kairode.training.session import interrupts
 
 PAUSE = 0.1
-"""Seconds between two looks at the processes."""
+"""Seconds between polls of the processes."""
 Outcome = Literal["run", "done", "failed"]
 
 
 class Engine(abc.ABC):
-    """Where processes run."""
+    """Runs processes."""
 
     @abc.abstractmethod
     def has_capacity(self, work: WorkItem) -> bool:
-        """Whether this can be started now."""
+        """Whether the item can be started now."""
 
     @abc.abstractmethod
     def start(self, work: WorkItem, alone: bool) -> None:
-        """Start it; alone where nothing else could be started beside it now."""
+        """Start an item; `alone` if nothing else could be started beside it."""
 
     @abc.abstractmethod
     def ended(self) -> list[tuple[WorkItem, Outcome]]:
-        """What has ended, after a short wait at most."""
+        """Items that have ended, after a short wait at most."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End softly whatever still runs."""
+        """Terminate the running processes; each saves a checkpoint."""
 
 
 @dataclasses.dataclass
 class WorkSummary:
-    """What came of a list of work."""
+    """Outcome of a list of work."""
 
     run: list[WorkItem] = dataclasses.field(default_factory=list)
     skipped: list[WorkItem] = dataclasses.field(default_factory=list)
-    """Done before, or by another process meanwhile."""
+    """Finished before, or by another process meanwhile."""
     failed: list[WorkItem] = dataclasses.field(default_factory=list)
     left: list[WorkItem] = dataclasses.field(default_factory=list)
-    """Not begun, as something that they need failed."""
+    """Not started because something they need failed."""
 
     def __str__(self) -> str:
-        """In one sentence."""
-        parts = {"run": self.run, "skipped (done already)": self.skipped, "failed": self.failed}
-        parts["left, as what they need failed"] = self.left
-        said = ", ".join(f"{len(some)} {word}" for word, some in parts.items() if some or word in ("run", "failed"))
+        parts = {"run": self.run, "skipped (already done)": self.skipped, "failed": self.failed}
+        parts["not started (a requirement failed)"] = self.left
+        text = ", ".join(f"{len(some)} {word}" for word, some in parts.items() if some or word in ("run", "failed"))
         logs = "".join(f" {work.name} failed: see {work.log}." for work in self.failed)
-        return f"{said[:1].upper()}{said[1:]}.{logs}"
+        return f"{text[:1].upper()}{text[1:]}.{logs}"
 
 
 def run_work(
@@ -70,7 +69,7 @@ def run_work(
     engine: Engine,
     callback: Callable[[WorkItem, str], None] = lambda work, event: None,
 ) -> WorkSummary:
-    """Do what is not done, each after what it needs; whoever watches is told what begins and how it ended."""
+    """Run unfinished items in order of their requirements; the callback is told when one starts and how it ended."""
     tally = WorkSummary()
     waiting: list[WorkItem] = []
     for work in (work for work in units if work.words):
@@ -93,8 +92,8 @@ def run_work(
             engine.stop()
         if asked() and (waiting or running):
             raise Stopped(
-                f"interrupted with {len(waiting) + len(running)} to do, each saved where it was; the same command goes "
-                "on from there."
+                f"interrupted with {len(waiting) + len(running)} items unfinished. Run the same command again to "
+                "resume."
             )
     return tally
 
@@ -102,7 +101,7 @@ def run_work(
 def _start_some(
     waiting: list[WorkItem], running: list[WorkItem], engine: Engine, callback: Callable[[WorkItem, str], None]
 ) -> None:
-    """Start whatever waits for nothing, in order, while there is room."""
+    """Start items without open requirements, in order, while there is capacity."""
     open_names = {work.name for work in (*waiting, *running)}
     ready = [work for work in waiting if not open_names.intersection(work.needs)]
     for i, work in enumerate(ready):
@@ -114,20 +113,20 @@ def _start_some(
 
 
 def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[WorkItem]:
-    """Those that need something that failed."""
+    """Items that need something that failed."""
     names = {work.name for work in failed}
     return [work for work in waiting if names.intersection(work.needs)]
 
 
 def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
-    """Start the process of a piece of work, on these cores; unless it is done, or another process is at it."""
-    with held(work.lock) as lock:  # a quick look: the process itself takes the lock for as long as it lives
+    """Start the process of an item on these cores, unless it is done or another process is running it."""
+    with hold_lock(work.lock) as lock:  # only a check: the process itself holds the lock while it runs
         if lock is None:
             return "busy"
         if work.done:
             return "done"
     work.folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}  # workers of Ray would have XLA say more
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}  # silence XLA in Ray workers
     if not work.wide:
         environment.setdefault("JAX_PLATFORMS", "cpu")
     first = [sys.executable, "-P", child.__file__, str(os.getpid()), ",".join(map(str, where))]
@@ -138,15 +137,15 @@ def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen
         env=environment,
         start_new_session=True,
     )
-    return _let_go(process, work)
+    return _release(process, work)
 
 
-def _let_go(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
-    """Let a process that has the lock do the work, unless another has done it meanwhile."""
+def _release(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
+    """Let a process that has the lock start, unless another has done the work meanwhile."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdin as go, process.stdout as said:
-        answer = said.readline()
+    with process.stdin as go, process.stdout as output:
+        answer = output.readline()
         going = answer == child.HELD and not work.done
         if going:
             go.write(child.GO)
@@ -155,11 +154,11 @@ def _let_go(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Pope
     code = process.wait()
     if answer in (child.HELD, child.BUSY):
         return "done" if answer == child.HELD else "busy"
-    raise KairodeError(f"the process of '{work.name}' ended with code {code} before it began; its words are above.")
+    raise KairodeError(f"the process of '{work.name}' exited with code {code} before it started; see its output above.")
 
 
 def result(work: WorkItem, code: int) -> Outcome:
-    """How a process ended."""
+    """Outcome of a finished process."""
     return "run" if code == 0 and work.done else "failed"
 
 
@@ -171,11 +170,11 @@ class _Running:
 
 
 class LocalEngine(Engine):
-    """Processes of this machine, one a core: small steps gain nothing by a second."""
+    """Processes on this machine, one per core: small steps do not benefit from a second."""
 
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
-            raise KairodeError(f"--workers must be a whole number of at least 1, got {workers}.")
+            raise KairodeError(f"--workers must be an integer of at least 1, got {workers}.")
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
         self.free = [mine[i % len(mine)] for i in range(workers or len(mine))]
         self.workers = len(self.free)
@@ -183,17 +182,16 @@ class LocalEngine(Engine):
         self.gpu = "JAX_PLATFORMS" not in os.environ and Path("/dev/nvidia0").exists()
 
     def has_capacity(self, work: WorkItem) -> bool:
-        """Whether a core is free, and the GPU where it would take that."""
+        """Whether a core is free, and the GPU if the item uses it."""
         return bool(self.free) and not (self.gpu and work.wide and any(one.work.wide for one in self.running))
 
     def start(self, work: WorkItem, alone: bool) -> None:
-        """Start it on one core; on all free ones where it gains by that and nothing else waits for them."""
+        """Start on one core; on all free ones if the item benefits and nothing else waits for them."""
         count = len(self.free) if alone and work.wide else 1
         mine, self.free = self.free[:count], self.free[count:]
         self.running.append(_Running(work, mine, start_process(work, sorted(set(mine)))))
 
     def ended(self) -> list[tuple[WorkItem, Outcome]]:
-        """What has ended."""
         time.sleep(PAUSE)
         found: list[tuple[WorkItem, Outcome]] = []
         for one in list(self.running):
@@ -212,7 +210,6 @@ class LocalEngine(Engine):
         return found
 
     def stop(self) -> None:
-        """Each saves where it is."""
         processes = [one.process for one in self.running if isinstance(one.process, subprocess.Popen)]
         for process in processes:
             process.terminate()

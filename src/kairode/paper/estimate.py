@@ -1,4 +1,4 @@
-"""How long a piece of work takes on one core: from the published record of it, or from rates that were measured."""
+"""Estimated time of a work item on one core: from its published record, or from measured rates."""
 
 from pathlib import Path
 from typing import Any
@@ -9,34 +9,34 @@ from kairode.paper.studies import ORACLE, Study
 from kairode.runs.record import read_record
 
 START = 20.0
-"""Seconds until a process has imported, collected and compiled what it needs (seen on two cores, no record)."""
+"""Seconds until a process has imported, collected and compiled what it needs (observed on two cores, no record)."""
 DECISION = {True: 3.1e-3, False: 1.1e-3}
-"""Seconds of an agent's decision on the real system (records results/visits/hiv-fixed-*.json, made on two cores) and in
+"""Seconds per decision of an agent on the real system (records results/visits/hiv-fixed-*.json, two cores) and in
 imagination (results/bench-policy.json)."""
 LENGTH = {"gridworld": 22.0, "acrobot": 120.0, "hiv": 210.0, "hiv-partial": 220.0}
-"""Decisions of an episode of practice, where no record tells (mean of the published studies')."""
+"""Decisions per training episode, if there is no record (means of the published studies)."""
 EVERY = 140.0
-"""Decisions of an episode of HIV whose intervals are chosen (mean of the studies of visits)."""
+"""Decisions per HIV episode with chosen intervals (mean of the studies of visits)."""
 ROUND = 1500.0 / 13
-"""Seconds of a round on HIV (results/policies/rounds-hiv-0.json, two cores)."""
+"""Seconds per Dyna round on HIV (results/policies/rounds-hiv-0.json, two cores)."""
 FREE_DECISION = 6.6e-4
-"""Seconds of a decision of a robot without a model (results/control/*-free.json, two cores)."""
+"""Seconds per decision of a robot without a model (results/control/*-free.json, two cores)."""
 PLANNED = {"swimmer": 0.034, "hopper": 0.034, "half-cheetah": 0.25}
-"""Seconds of a planned decision with a Latent-ODE (results/bench-mpc.json: the loop of four hoppers; a half-cheetah's
-plan takes 7.7 times a hopper's). Nothing was measured of the models without an ODE."""
+"""Seconds per planned decision with a Latent-ODE (results/bench-mpc.json: the loop of four hoppers; a half-cheetah's
+plan takes 7.7 times a hopper's). Models without an ODE were not measured."""
 ITERATION = {"gridworld": 1.5e-3, "acrobot": 5.0e-3, "hiv": 2.9e-3, "hiv-partial": 2.9e-3}
-"""Seconds of an iteration of fitting a Latent-ODE (results/bench-fit.json; gridworld's from its record)."""
+"""Seconds per iteration of fitting a Latent-ODE (results/bench-fit.json; gridworld's from its record)."""
 LIGHTER = {"rnn": 0.33, "dt-rnn": 0.33, "decay-rnn": 0.34, "latent-rnn": 0.48}
-"""What part of that other models take (the same record, HIV)."""
+"""Relative time of other models (the same record, HIV)."""
 
 
 def seconds(config: Any, usual: Any, published: Path) -> float | None:
-    """Of a config, by the record of the usual one; None where nothing is known.
+    """Estimated seconds of a config, by the record of the usual one; None if unknown.
 
     Args:
-        config: what is to be run.
-        usual: what the published record is of, run in full.
-        published: that record.
+        config: the config to run.
+        usual: the config of the published record.
+        published: path of that record.
     """
     whole = _recorded(usual, published)
     if whole is None:
@@ -47,7 +47,7 @@ def seconds(config: Any, usual: Any, published: Path) -> float | None:
 
 
 def amount(config: Any) -> float:
-    """What the time of a config goes with."""
+    """The quantity that the time of a config is proportional to."""
     if isinstance(config, FitConfig):
         return float(config.training.iterations * config.seeds)
     if isinstance(config, Study):
@@ -62,10 +62,10 @@ def amount(config: Any) -> float:
 
 
 def _recorded(usual: Any, published: Path) -> float | None:
-    """From the record: its seconds where a CPU took them, otherwise its decisions at the measured rate."""
+    """From the record: its seconds on a CPU, otherwise its decisions at the measured rate."""
     try:
         made = read_record(published)
-        if isinstance(usual, FitConfig):  # one to a core, several in a record
+        if isinstance(usual, FitConfig):  # one per core, several in a record
             return float(made["seconds"]) / len(made["figures"]["test_error"])
         if made["machine"]["device"] == "cpu":
             return float(made["seconds"])
@@ -82,7 +82,7 @@ def _recorded(usual: Any, published: Path) -> float | None:
 
 
 def _by_rate(usual: Any) -> float | None:
-    """From what was measured of parts of it."""
+    """From measured rates."""
     if isinstance(usual, FitConfig) and usual.source in ITERATION:
         longer = 4.0 if usual.source.startswith("hiv") and not usual.env_fields.get("max_decisions") else 1.0
         each = longer * LIGHTER.get(usual.model, 1.0) * ITERATION[usual.source]

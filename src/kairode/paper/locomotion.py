@@ -1,4 +1,4 @@
-"""The paper's figure of the three robots: its runs, one record each."""
+"""The paper's figure of three robots: one run and one record per model."""
 
 from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.config.models import PAPER_MODELS
@@ -10,4 +10,4 @@ SEEDS = 3
 STUDIES: dict[str, MPCConfig] = {
     f"{env}-{model}": mpc_preset(env, model, seeds=SEEDS) for env in ROBOTS for model in (*PAPER_MODELS, MODEL_FREE)
 }
-"""Every model on every robot: the paper's planner, agents and sizes; docs/results.md says what differs."""
+"""Every model on every robot: the paper's planner, agents and sizes; docs/results.md lists the differences."""

@@ -1,7 +1,7 @@
-"""What must be run for a table or figure of the paper: every piece once, whatever else it serves.
+"""The work behind a table or figure of the paper; shared parts are run once.
 
-Names are those of the records: table1/ROW-MODEL, policies/STUDY, visits/STUDY, control/ENV-MODEL; and fits/
-ROW-MODEL-SEED of the fits, which table 1, the studies of policies and those of visits share.
+Names are those of the records: table1/ROW-MODEL, policies/STUDY, visits/STUDY, control/ENV-MODEL; and
+fits/ROW-MODEL-SEED for the fits shared by table 1 and the studies.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from kairode.paper.work import WorkItem, always_true
 from kairode.runs.record import read_record
 
 ROUNDS = 5
-"""Seeds of the rounds on HIV."""
+"""Seeds of the Dyna rounds on HIV."""
 FIGURES: dict[str, tuple[str, ...]] = {
     "figure-values": ("paper-gridworld", "paper-gridworld-oracle"),
     "figure-curves": tuple(f"paper-{env}{part}" for env in returns.ENVS for part in ("", "-oracle")),
@@ -33,7 +33,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "figure-schedule": (),
     "figure-mujoco": (),
 }
-"""Every figure, and the studies of policies that it shows."""
+"""Figures, and the studies of policies that they show."""
 STUDIES: dict[str, Mapping[str, Study | ScheduleStudy | MPCConfig]] = {
     "policies": returns.STUDIES,
     "visits": visits.STUDIES,
@@ -53,17 +53,17 @@ def plan(
     only: Sequence[str] = (),
     since: str = "",
 ) -> list[WorkItem]:
-    """The work behind a table, a figure or `all`, in an order in which it can be done.
+    """The work behind a table, a figure or `all`, in an executable order.
 
-    What is done stands in the list too; what only that would need does not.
+    Finished work is included; requirements of finished work are not.
 
     Args:
         what: which table or figure.
-        scope: how much of it, and where it goes.
-        rows: of table 1; the usual ones by default.
-        models: of table 1; the paper's six by default.
+        scope: how much of it, and where.
+        rows: rows of table 1; the default ones if empty.
+        models: models of table 1; the paper's six if empty.
         only: only these studies.
-        since: a moment before which records of what is asked for do not count.
+        since: time before which existing records do not count.
     """
     demands: dict[str, tuple[bool, str]] = {}
     found: dict[str, WorkItem] = {}
@@ -75,7 +75,7 @@ def plan(
             return
         demands[name] = demand
         work = found[name] = work_item(name, scope, *demand)
-        fits = not work.words  # a cell of table 1 is its fits: made anew with it, and their records are enough
+        fits = not work.words  # a cell of table 1 consists of its fits, whose records are enough
         for need in () if work.done else work.needs:
             add(need, not fits, demand[1] if fits else "")
 
@@ -85,7 +85,7 @@ def plan(
 
 
 def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
-    """Each after what it needs."""
+    """Sort by requirements."""
     ordered: dict[str, WorkItem] = {}
 
     def put(name: str) -> None:
@@ -100,7 +100,7 @@ def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
 
 
 def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
-    """Names of the records that a table or figure is made of."""
+    """Names of the records of a table or figure."""
     if what == "all":
         return list(dict.fromkeys(name for one in ALL for name in goals(one, scope, rows, models, only)))
     if what == "table1":
@@ -121,7 +121,7 @@ def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], o
 
 
 def _chosen(kind: str, only: Sequence[str]) -> list[str]:
-    """All of them, or only those named."""
+    """All names, or only the given ones."""
     for name in only:
         if name not in STUDIES[kind]:
             raise unknown("study", name, STUDIES[kind])
@@ -129,7 +129,7 @@ def _chosen(kind: str, only: Sequence[str]) -> list[str]:
 
 
 def work_item(name: str, scope: Scope, needed: bool = False, since: str = "") -> WorkItem:
-    """The work of a name; needed where others go on from its folder, not from its record alone."""
+    """The work item of a name; `needed` if others use its folder, not only its record."""
     work = _work_item(name, scope, needed)
     words = (*work.words, "--replace") if since and "study" in work.words else work.words
     return dataclasses.replace(work, since=since, words=words)
@@ -152,7 +152,7 @@ def _work_item(name: str, scope: Scope, needed: bool) -> WorkItem:
 def _number(seed: str, name: str) -> int:
     """The seed at the end of a name."""
     if not seed.isdigit():
-        raise KairodeError(f"'{name}' must end with the number of a seed, such as 0, not with '{seed}'.")
+        raise KairodeError(f"'{name}' must end with a seed, such as 0, not with '{seed}'.")
     return int(seed)
 
 
@@ -204,14 +204,14 @@ def _rounds(seed: int, scope: Scope, needed: bool) -> WorkItem:
         record=scope.results / "policies" / f"rounds-hiv-{seed}.json",
         config=config,
         also=partial(rounds_ended, folder, config.rounds) if needed else always_true,
-        # those of seed 0 were run on two cores, some others on a GPU
+        # seed 0 was run on two cores, some others on a GPU
         seconds=estimate.seconds(config, DynaConfig("hiv"), scope.published / "policies" / "rounds-hiv-0.json"),
         wide=True,
     )
 
 
 def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
-    """One whose seeds run together."""
+    """Work whose seeds run together."""
     usual = STUDIES[kind][name]
     config, folder = scope.of(usual), scope.folder({"policies": "studies"}.get(kind, kind), name, usual)
     policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))
@@ -230,7 +230,7 @@ def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
 
 
 def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
-    """What a study takes from the folders of other work."""
+    """Other work whose folders a study uses."""
     if isinstance(config, Study):
         models = [model for model in config.models if model != ORACLE]
         return [f"fits/{config.fits}-{model}-{seed}" for model in models for seed in range(config.seeds)]
@@ -246,11 +246,10 @@ def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
 
 
 def all_there(paths: Sequence[Path]) -> bool:
-    """Whether all of these files are there."""
     return all(path.exists() for path in paths)
 
 
 def rounds_ended(folder: Path, rounds: int) -> bool:
-    """Whether a folder holds all rounds and the test after them."""
+    """Whether a folder holds all rounds and the final test."""
     figures = read_record(folder / "record.json")["figures"]
     return (folder / "checkpoint.json").exists() and "test" in figures and len(figures["rounds"]) > rounds

@@ -1,4 +1,4 @@
-"""Returns as published (Du, Futoma and Doshi-Velez 2020, tables 2 to 4): mean and std over five runs, HIV in 1e7."""
+"""Published returns (Du, Futoma and Doshi-Velez 2020, tables 2 to 4): mean and std over five runs, HIV in 1e7."""
 
 from typing import Any
 

@@ -1,8 +1,7 @@
-"""The same list of work on a Ray cluster (the extra `ray`).
+"""Execution of work on a Ray cluster (the extra `ray`).
 
-Its machines share the folder that the command is given in: checkpoints, logs and records are files there, and so are
-the locks that keep a piece of work from being done twice. A piece whose worker is killed is begun again on another one,
-from its checkpoint; before anything runs, it is looked at once more whether it is done.
+The machines of the cluster share the working directory: checkpoints, logs, records and locks are files there. An item
+whose worker is killed is restarted on another one from its checkpoint; whether it is done is checked first.
 """
 
 import contextlib
@@ -18,29 +17,29 @@ from typing import Any
 
 from kairode.errors import KairodeError
 from kairode.paper.engines import PAUSE, Engine, Outcome, result, start_process
-from kairode.paper.work import WorkItem, held
+from kairode.paper.work import WorkItem, hold_lock
 
 RETRIES = 5
-"""How often a piece of work is begun again after its worker was killed."""
+"""Number of restarts of an item after its worker was killed."""
 PATIENCE = 60.0
-"""Seconds that workers have to save where they are."""
+"""Seconds that workers have to save a checkpoint."""
 
 
-def do(work: WorkItem, place: str) -> Outcome:
-    """A piece of work, in a process that this worker starts and watches; it ends when the worker does."""
+def run_item(work: WorkItem, place: str) -> Outcome:
+    """Run an item in a child process that ends with this worker."""
     if not Path(place).is_dir():
-        raise KairodeError(f"there is no folder {place} on this machine: the machines of the cluster must share it.")
+        raise KairodeError(f"{place} does not exist on this machine: the machines of the cluster must share it.")
     os.chdir(place)
-    with a_core() as core:
+    with claim_core() as core:
         while (
             process := start_process(work, core)
-        ) == "busy":  # that of a killed worker saves, or another command is at it
+        ) == "busy":  # a killed worker's process is saving, or another command is running it
             time.sleep(PAUSE)
         if process == "done":
             return "done"
         assert not isinstance(process, str)
         try:
-            while (code := process.poll()) is None:  # a cancelled task is told so between two of these
+            while (code := process.poll()) is None:  # cancellation is delivered between these
                 time.sleep(PAUSE)
         finally:
             if process.returncode is None:
@@ -50,29 +49,29 @@ def do(work: WorkItem, place: str) -> Outcome:
 
 
 @contextlib.contextmanager
-def a_core() -> Iterator[list[int]]:
-    """One of this machine's cores that no other worker has taken; none where all are, or where none can be told."""
+def claim_core() -> Iterator[list[int]]:
+    """A core that no other worker has claimed; None if there is none or it cannot be determined."""
     places = Path(tempfile.gettempdir()) / f"kairode-cores-{getattr(os, 'getuid', getpass.getuser)()}"
     with contextlib.ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
-            if stack.enter_context(held(places / str(core))) is not None:
+            if stack.enter_context(hold_lock(places / str(core))) is not None:
                 yield [core]
                 return
         yield []
 
 
 class RayEngine(Engine):
-    """Workers of a Ray cluster, one core each: a new one on this machine, or that of an address."""
+    """Workers of a Ray cluster, one core each: a new one on this machine, or the one at an address."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
-            raise KairodeError(f"--workers must be a whole number of at least 1, got {workers}.")
+            raise KairodeError(f"--workers must be an integer of at least 1, got {workers}.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         self.ray = _ray()
         there = address or os.environ.get("RAY_ADDRESS")
         if there and workers is not None:
-            raise KairodeError("--workers has no effect: a Ray cluster that is there already has its own.")
+            raise KairodeError("--workers has no effect on an existing Ray cluster.")
         new: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False}
         try:
             self.ray.init(there or "local", log_to_driver=False, logging_level="ERROR", **({} if there else new))
@@ -80,22 +79,20 @@ class RayEngine(Engine):
             raise KairodeError(f"there is no Ray cluster at {there}: start one with `ray start --head`.") from error
         have = self.ray.cluster_resources()
         self.workers, self.gpu = int(have.get("CPU", 1)), bool(have.get("GPU"))
-        self.do = self.ray.remote(do)
+        self.run_item = self.ray.remote(run_item)
         self.running: dict[Any, WorkItem] = {}
-        self.aside = contextlib.ExitStack()  # what Ray says of lost workers is no figure of ours
+        self.aside = contextlib.ExitStack()  # Ray's messages about lost workers
         self.aside.enter_context(contextlib.redirect_stdout(sys.stderr))
 
     def has_capacity(self, work: WorkItem) -> bool:
-        """Always: Ray has a queue of its own."""
+        """Always: Ray has its own queue."""
         return True
 
     def start(self, work: WorkItem, alone: bool) -> None:
-        """Hand it to the cluster."""
         options = {"num_cpus": 1, "num_gpus": int(self.gpu and work.wide), "max_retries": RETRIES}
-        self.running[self.do.options(**options, name=work.name).remote(work, os.getcwd())] = work
+        self.running[self.run_item.options(**options, name=work.name).remote(work, os.getcwd())] = work
 
     def ended(self) -> list[tuple[WorkItem, Outcome]]:
-        """What has ended, one way or another."""
         ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=5 * PAUSE)
         found: list[tuple[WorkItem, Outcome]] = []
         for task in ready:
@@ -110,7 +107,7 @@ class RayEngine(Engine):
         return found
 
     def stop(self) -> None:
-        """Let the workers end what they run, each saving where it is; then leave the cluster."""
+        """Let the workers save a checkpoint and end; then leave the cluster."""
         tasks = list(self.running)
         for task in tasks:
             self.ray.cancel(task, force=False)

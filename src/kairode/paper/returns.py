@@ -1,7 +1,7 @@
-"""The studies behind the paper's tables of returns, in two settings (the paper's, and ours), and the tables.
+"""The studies behind the paper's tables of returns, in the paper's settings and in ours, and the tables.
 
-A table is read from the records of the studies; `plan` says what makes those that are missing, which takes hours on two
-cores and minutes on a large GPU.
+Tables are read from the records of the studies; `plan` lists the work for missing ones, which takes hours on two cores
+and minutes on a large GPU.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ REGULAR: dict[str, tuple[float, ...]] = {
 }
 """The regular schedules of the paper's table 4."""
 TRANSFER = {"gridworld": 7.0, "acrobot": 0.2, "hiv": 5.0}
-"""Those of its table 2b."""
+"""The regular schedules of the paper's table 2b."""
 IMAGINED = {"gridworld": 1000, "acrobot": 200, "hiv": 1500}
 REAL = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
-"""Episodes of practice, in imagination and on the real system."""
+"""Training episodes, in imagination and on the real system."""
 SETTINGS = {"gridworld": "paper", "acrobot": "paper", "hiv": "ours"}
-"""The environment's fields in the published runs; HIV has one setting only."""
+"""Environment settings of the published runs; HIV has only one."""
 OURS = {
     "gridworld": DQNConfig(reward_scale=0.1, double_q=True),
     "acrobot": DQNConfig(reward_scale=0.1, double_q=True),
@@ -42,7 +42,7 @@ def _studies() -> dict[str, Study]:
     found: dict[str, Study] = {}
     for env in ENVS:
         setting, taus, there = SETTINGS[env], REGULAR[env], TRANSFER[env]
-        # Short intervals make episodes many times as long, and agents of one study wait for the slowest.
+        # Short intervals make episodes much longer, and the agents of a study wait for the slowest.
         parts: dict[str, tuple[float, ...]] = {"": (0.0, *taus)}
         if env == "gridworld":
             parts = {"": (0.0, *taus[1:]), "-1": taus[:1]}
@@ -58,9 +58,9 @@ def _studies() -> dict[str, Study]:
         found[f"ours-{env}"] = dataclasses.replace(
             ours, models=("latent-ode",), episodes=IMAGINED[env], ensemble=True, validate_every=5_000, obs_margin=0.5
         )
-    # What a falling learning rate is compared with.
+    # Comparison with a constant learning rate.
     found["constant-hiv-oracle"] = found["ours-hiv-oracle"]
-    # Days apart, episodes are so long that there are fewer of them, and of models' seeds.
+    # At intervals of days episodes are long: fewer episodes and model seeds.
     changed: dict[str, dict[str, Any]] = {
         "paper-hiv-3467": {"seeds": 1, "episodes": 700, "validate_every": 50_000},
         "paper-hiv-12": {"seeds": 1, "episodes": 250, "validate_every": 50_000},
@@ -78,7 +78,7 @@ def _studies() -> dict[str, Study]:
         found[f"paper-hiv-oracle-{tau:g}"] = dataclasses.replace(
             both, schedules=(tau,), episodes=episodes, validate_every=every
         )
-    # Imagination branches off from what random treatment led to (chosen with agents 100 to 104).
+    # Imagination branches off from data of random treatment (tuned with agents 100 to 104).
     found["ours-hiv"] = dataclasses.replace(
         found["ours-hiv"],
         episodes=2400,
@@ -88,7 +88,7 @@ def _studies() -> dict[str, Study]:
         model_env={"resample_member": True},
         dqn=dataclasses.replace(OURS["hiv"], target_period=40),
     )
-    # Does a solver as fine as the published runs' keep models from running away in imagination?
+    # Does a solver as fine as in the published runs keep predictions bounded in imagination?
     found["fine-hiv"] = dataclasses.replace(
         found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), validate_every=10_000
     )
@@ -115,11 +115,11 @@ STUDIES = _studies()
 
 Cell = dict[str, Any]
 Table = dict[str, Any]
-"""Nested dicts of cells; a cell is the result of its seeds, with mean, std and n, or None where there is no record."""
+"""Nested dicts of cells; a cell is the result of its seeds with mean, std and n, or None without a record."""
 
 
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
-    """A cell from the record of the study that holds it, if there is one."""
+    """A cell from the record of its study, if there is one."""
     for name, study in STUDIES.items():
         if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
             continue
@@ -138,7 +138,7 @@ def table2a(results: Path, setting: str) -> Table:
 
 
 def table2b(results: Path, setting: str) -> Table:
-    """Returns on one regular schedule, with models of the irregular one."""
+    """Returns on one regular schedule, with models fitted to the irregular one."""
     models = (*PAPER_MODELS, ORACLE)
     return {env: {model: cell(results, setting, env, model, TRANSFER[env]) for model in models} for env in ENVS}
 
@@ -158,11 +158,11 @@ PARTIAL = {
     "model-free, s only": ("hiv-partial", ORACLE, False),
     "model-based, full s": ("hiv", "latent-ode", False),
 }
-"""The rows of table 3: environment, model, whether the policy sees z."""
+"""Rows of table 3: environment, model, whether the policy is conditioned on z."""
 
 
 def table3(results: Path, setting: str) -> Table:
-    """Returns on HIV without the counts of infected cells."""
+    """Returns on partially observed HIV."""
     rows = {
         row: cell(results, setting, env, model, 0.0, latent=latent) for row, (env, model, latent) in PARTIAL.items()
     }
@@ -183,9 +183,9 @@ NEEDS: dict[str, Callable[[str, Study], bool]] = {
     ),
     "table4": lambda name, study: study.env in ENVS,
 }
-"""Which studies a table is made of."""
+"""Selects the studies of a table."""
 
 
 def needed(what: str, names: Iterable[str] = ()) -> list[str]:
-    """The studies behind a table, or those named."""
+    """The studies of a table, or the given ones."""
     return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]

@@ -1,4 +1,4 @@
-"""One piece of work in this process: what `kairode study NAME` does."""
+"""`kairode study NAME`: one work item in this process."""
 
 import dataclasses
 import math
@@ -29,22 +29,23 @@ def run_work_item(
     time_limit: float = math.inf,
     callback: Callback = no_callback,
 ) -> WorkItem:
-    """Run one piece of work, or resume it, and write its record.
+    """Run or resume a work item, and write its record.
 
-    A record of the same config is kept, unless it is to be replaced. Training ends after `time_limit` seconds with what it
-    has come to.
+    A record of the same config is kept unless `replace`. Training stops after `time_limit` seconds.
     """
     work = work_item(name, scope)
     if not work.words or name.startswith("fits/"):
-        raise KairodeError(f"'{name}' is of table 1: `kairode reproduce table1` makes it.")
+        raise KairodeError(f"'{name}' belongs to table 1: use `kairode reproduce table1`.")
     for need in work.needs:
         if not work_item(need, scope, needed=True).done:
-            raise KairodeError(f"'{name}' needs '{need}', which is not done: `kairode reproduce` runs both in order.")
+            raise KairodeError(
+                f"'{name}' needs '{need}', which is not done: use `kairode reproduce`, which runs both in order."
+            )
     if not isinstance(work.config, Study | ScheduleStudy) and time_limit < math.inf:
-        raise KairodeError(f"--time-limit is for studies of policies and schedules, and '{name}' is neither.")
+        raise KairodeError(f"--time-limit applies to studies of policies and schedules; '{name}' is neither.")
     keep = work.done and not replace
     try:
-        made = _made(work, scope, time_limit, callback)
+        made = _study_record(work, scope, time_limit, callback)
     except Stopped as stopped:
         raise Stopped(f"{stopped} Run the same command again to resume.") from None
     if not keep:
@@ -52,8 +53,7 @@ def run_work_item(
     return work
 
 
-def _made(work: WorkItem, scope: Scope, time_limit: float, callback: Callback) -> dict[str, Any]:
-    """The record of a study, of whichever kind."""
+def _study_record(work: WorkItem, scope: Scope, time_limit: float, callback: Callback) -> dict[str, Any]:
     config, started = work.config, time.perf_counter()
     command = f"kairode study {work.name} --replace{_options(scope)}"
     command += f" --time-limit {time_limit:g}" * (time_limit < math.inf)
@@ -70,17 +70,17 @@ def _made(work: WorkItem, scope: Scope, time_limit: float, callback: Callback) -
     else:
         assert isinstance(config, MPCConfig)
         made = run_mpc(config, work.folder, callback)
-    # The quick budget is no option of the command that the run has of its own.
+    # The run's own command has no option for the quick budget.
     return {**made, "command": command} if scope.budget == "quick" else made
 
 
 def _options(scope: Scope) -> str:
-    """For a record's command."""
+    """Options for a record's command."""
     return ("" if scope.seeds is None else f" --seeds {scope.seeds}") + " --budget quick" * (scope.budget == "quick")
 
 
 def gather_table1(units: Iterable[WorkItem], scope: Scope) -> None:
-    """Write the records of table 1 whose fits are all there now."""
+    """Write the records of table 1 whose fits are complete."""
     options = _options(dataclasses.replace(scope, seeds=None))
     for work in units:
         kind, _, cell = work.name.partition("/")

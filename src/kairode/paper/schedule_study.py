@@ -1,7 +1,7 @@
-"""Return against visits: policies for fixed intervals, for the environment's own, and for intervals that are chosen.
+"""Return against visits: policies for fixed intervals, the environment's own schedule, and chosen intervals.
 
-The paper's figure of optimised interval times. Every policy is learned with true rewards and observations, collected on
-every finest step, and judged so; what differs is who says when to look again.
+The paper's figure of optimised interval times. All policies are learned and evaluated with accrued rewards on the real
+system; they differ in how the next decision time is chosen.
 """
 
 import dataclasses
@@ -45,48 +45,48 @@ from kairode.training.model_files import load_models
 from kairode.trees import stack
 
 SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double_q=True, cooldown=0.3))
-"""How policies are learned whose rewards accrue."""
+"""DQN settings for accrued rewards."""
 RANDOM = {"hiv": "hiv-whole-cooled"}
-"""The row of table 1 whose models know the experience of random actions."""
+"""The row of table 1 whose models are fitted to random actions."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleStudy:
-    """Policies that practise together."""
+    """Policies trained together."""
 
     env: str
     chooser: str
-    """Who says when to look again: fixed intervals, the truth, or models, of the experience of rounds or of random
-    actions."""
+    """What chooses intervals: `fixed`, the true dynamics (`truth`), or models fitted to data of Dyna rounds
+    (`rounds`) or of random actions (`random`)."""
     episodes: int
-    """Of practice, on the real system; 0 for none: the policies are then those of the study without `once-` in its name
-    that were learned without a price."""
+    """Training episodes on the real system; 0 reuses the policies learned without a price in the study without
+    `once-` in its name."""
     intervals: tuple[float, ...] = ()
     """Fixed intervals; 0 is the environment's own schedule."""
     prices: tuple[float, ...] = ()
-    """Of a visit, where intervals are chosen: policies are learned under each (unless nothing is learned)."""
+    """Prices per visit of chosen intervals: one policy is learned for each (unless nothing is learned)."""
     candidates: tuple[float, ...] = ()
-    """Intervals to choose among; those of the environment by default."""
+    """Candidate intervals; those of the environment by default."""
     budgets: tuple[int, ...] = ()
-    """Visits in an episode, where nothing is learned."""
+    """Visits per episode, if nothing is learned."""
     dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
     start: str = ""
-    """The study whose policies, learned without a price, these begin with; otherwise with random weights."""
+    """Study whose policies, learned without a price, are the initial ones; otherwise random weights."""
     seeds: int = 5
     validate_every: int = 20_000
-    """Decisions between two looks (nothing is chosen by them)."""
+    """Decisions between validations, which only record the curve."""
     test_episodes: int = 100
 
     @property
     def labels(self) -> list[str]:
-        """What tells its policies apart, but for the seed."""
+        """Names of its policies, without the seed."""
         if self.chooser == "fixed":
             return [f"{tau:g}" if tau else "own" for tau in self.intervals]
         return [*(f"price {price:g}" for price in self.prices), *(f"budget {budget}" for budget in self.budgets)]
 
 
 PRICES = (0.0, 1e5, 1e6, 1e7, 3e7, 1e8)
-"""Of a visit on HIV: a healthy day earns 3.5e8."""
+"""Prices per visit on HIV: a healthy day earns 3.5e8."""
 
 
 def _studies() -> dict[str, ScheduleStudy]:
@@ -94,29 +94,29 @@ def _studies() -> dict[str, ScheduleStudy]:
     for by in ("truth", "rounds", "random"):
         prices = PRICES if by != "random" else PRICES[:1]
         found[f"hiv-{by}"] = ScheduleStudy("hiv", by, 600, prices=prices, dqn=SETTINGS["hiv"])
-    # Agents that decide seldom would wait for those that decide often.
+    # Grouped by interval: agents with long intervals would wait for those with short ones.
     parts = {"2-3": ((2.0, 3.0), 500), "4-7": ((0.0, 4.0, 5.0, 6.0, 7.0), 1000)}
     parts["8-14"] = (tuple(float(day) for day in range(8, 15)), 1500)
     for part, (taus, episodes) in parts.items():
         found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, intervals=taus, dqn=SETTINGS["hiv"])
-    # At one and two days hardly any agent learns from scratch: who draws an action anew every day never sees what a
-    # month of treatment does. They begin with policies that were learned under chosen intervals, and their target
-    # network is renewed after as many decisions as the others', not episodes. So do those with as many visits as
-    # chosen intervals make.
+    # At intervals of one and two days hardly any agent learns from scratch: daily random actions never amount to a
+    # month of treatment. These agents start from policies learned under chosen intervals, and their target network is
+    # updated after as many decisions (not episodes) as the others'. So do those with as many visits as chosen
+    # intervals lead to.
     warm: dict[tuple[float, ...], tuple[int, int]] = {(1.0,): (2, 60), (2.0,): (4, 100), (3.0,): (6, 100)}
     warm[(6.0, 7.0, 8.0)] = (10, 150)
     for taus, (target_every, episodes) in warm.items():
         dqn = dataclasses.replace(SETTINGS["hiv"], target_period=target_every)
         part = "-".join(f"{tau:g}" for tau in dict.fromkeys((taus[0], taus[-1])))
         found[f"hiv-fixed-{part}"] = ScheduleStudy("hiv", "fixed", episodes, intervals=taus, dqn=dqn, start="hiv-truth")
-    # A model is the more to be trusted the less far it looks ahead.
+    # Predictions are more reliable over shorter horizons.
     week = tuple(float(day) for day in range(1, 8))
     found["hiv-week-rounds"] = ScheduleStudy(
         "hiv", "rounds", 150, prices=(0.0,), candidates=week, dqn=SETTINGS["hiv"], start="hiv-rounds"
     )
-    wishes: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
+    options: dict[str, Any] = {"prices": (0.0, 1e7, 1e8, 1e9, 1e10), "budgets": (75, 90, 110, 150, 250)}
     for by in ("truth", "rounds"):
-        found[f"hiv-once-{by}"] = ScheduleStudy("hiv", by, 0, dqn=SETTINGS["hiv"], **wishes)
+        found[f"hiv-once-{by}"] = ScheduleStudy("hiv", by, 0, dqn=SETTINGS["hiv"], **options)
     return found
 
 
@@ -131,17 +131,19 @@ def run_schedule_study(
     callback: Callback = no_callback,
     time_limit: float = math.inf,
 ) -> dict[str, Any]:
-    """Practise, test, and keep the policies; the figures of a record."""
+    """Train, test and save the policies; returns the figures of a record."""
     env = make(study.env)
     if not study.episodes:
         return run_once(study, env, runs, folder)
-    batches = [build_room(study, env, runs)]
+    batches = [build_batch(study, env, runs)]
     seeds = derive_many(0, Purpose.AGENT, study.seeds) * len(study.labels)
     validate = schedule_validator(study, env, batches[0])
     initial_state = None
     if study.start:
-        policies = learned_before(folder.parent / study.start, study.seeds) * len(study.labels)
-        initial_state = beginning_with(init_train_state(batches, study.dqn, study.episodes, seeds), policies, study.dqn)
+        policies = load_free_policies(folder.parent / study.start, study.seeds) * len(study.labels)
+        initial_state = start_from_policies(
+            init_train_state(batches, study.dqn, study.episodes, seeds), policies, study.dqn
+        )
     done = train_agents(
         batches,
         study.dqn,
@@ -167,20 +169,20 @@ def run_schedule_study(
     }
 
 
-def learned_before(folder: Path, seeds: int) -> list[QPolicy]:
+def load_free_policies(folder: Path, seeds: int) -> list[QPolicy]:
     """The policies of another study that were learned without a price."""
     places = [folder / "price 0" / str(seed) for seed in range(seeds)]
     if not all((place / "policy.json").exists() for place in places):
         raise KairodeError(
-            f"the policies of '{folder.name}' are not in {folder}: `kairode reproduce figure-schedule --studies "
-            f"{folder.name} --again` learns them."
+            f"the policies of '{folder.name}' are not in {folder}: run `kairode reproduce figure-schedule "
+            f"--studies {folder.name} --again`."
         )
     found = [read_policy(place) for place in places]
     return [dataclasses.replace(policy, accrues=True) for policy in found]
 
 
-def beginning_with(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQNConfig) -> TrainState:
-    """Agents that begin with the values of these policies, and do not explore as if they knew nothing."""
+def start_from_policies(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQNConfig) -> TrainState:
+    """Start agents from the values of these policies, with exploration already reduced."""
     q = stack([policy.q for policy in policies])
     learner = dataclasses.replace(train_state.learner, q=q, target=q)
     explored = jnp.full_like(train_state.decisions, round(10 * dqn.epsilon_decay))
@@ -188,17 +190,17 @@ def beginning_with(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQ
 
 
 def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -> dict[str, Any]:
-    """Prices and budgets for policies that were learned once, without a price; the figures of a record."""
-    policies = learned_before(folder.parent / f"{study.env}-{study.chooser}", study.seeds)
+    """Prices and budgets for policies learned once, without a price; returns the figures of a record."""
+    policies = load_free_policies(folder.parent / f"{study.env}-{study.chooser}", study.seeds)
     each: list[list[OptimizedSchedule]] = []
     for seed, policy in enumerate(policies):
-        models, data = foresight_of(study.chooser, env, seed, runs)
+        models, data = lookahead_models(study.chooser, env, seed, runs)
         free = optimize_schedule(models, policy, env, data=data, tolerance=0)
         tried = sweep_penalties(free, policy, trial_env(models, env, data))
         mine = [
             optimize_schedule(models, policy, env, price=p, data=data, tried=tried, tolerance=0) for p in study.prices
         ]
-        limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # forbids nothing
+        limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # no effective limit
         mine = [dataclasses.replace(schedule, budget=limit) for schedule in mine]
         mine += [
             optimize_schedule(models, policy, env, budget=budget, data=data, tolerance=0) for budget in study.budgets
@@ -215,8 +217,8 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     return {"points": made}
 
 
-def build_room(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
-    """Where they practise: an agent for each interval or price and each seed."""
+def build_batch(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
+    """One agent per interval or price and seed."""
     agents = len(study.labels) * study.seeds
     if study.chooser == "fixed":
         spec = env.task.spec
@@ -226,15 +228,15 @@ def build_room(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBa
     parts = []
     for price in study.prices:
         for seed in range(study.seeds):
-            models, data = foresight_of(study.chooser, env, seed, runs)
+            models, data = lookahead_models(study.chooser, env, seed, runs)
             schedule = schedule_for_learning(models, env, price=price, taus=study.candidates or None, data=data)
             parts.append(accrual_setup(env, schedule, IdentityEncoder(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return TrainingBatch(stack(places), stack(schedules), stack(perceptions), agents)
 
 
-def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any, Trajectory | None]:
-    """Who looks ahead, and the experience that it rests on."""
+def lookahead_models(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any, Trajectory | None]:
+    """The models (or the environment) that choose intervals, and their data."""
     if by == "truth":
         return env, None
     if by == "rounds":
@@ -246,19 +248,19 @@ def foresight_of(by: str, env: Environment, seed: int, runs: Path) -> tuple[Any,
 
 
 def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> QPolicy:
-    """All policies of a room, stacked."""
+    """All policies of a batch, stacked."""
     return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
 
 
 def _scores(env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int) -> Scores:
-    """Scores [agents, episodes], rewards counted on every finest step."""
+    """Scores [agents, episodes], with accrued rewards."""
     return score_accrued(env, policies, batch.schedule, seed, episodes, batch.agents)
 
 
 def schedule_validator(
     study: ScheduleStudy, env: Environment, batch: TrainingBatch
 ) -> Callable[[ReLUNetwork], dict[str, Any]]:
-    """What a look finds: the return on the real system."""
+    """Validation by the return on the real system."""
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
         found = _scores(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
@@ -270,7 +272,7 @@ def schedule_validator(
 def schedule_points(
     study: ScheduleStudy, env: Environment, found: Scores, done: TrainResult | None = None
 ) -> dict[str, Any]:
-    """For each interval or price the result of its seeds, and how they practised."""
+    """Results for each interval or price over its seeds, with training statistics."""
     made: dict[str, Any] = {}
     for k, label in enumerate(study.labels):
         these = slice(k * study.seeds, (k + 1) * study.seeds)
@@ -279,7 +281,7 @@ def schedule_points(
         if done is not None:
             episodes = np.isfinite(done.returns[these, :, 0]).sum(-1)
             made[label]["practice_episodes"] = episodes.tolist()
-            if (episodes < study.episodes).any():  # the time was up
+            if (episodes < study.episodes).any():  # time limit reached
                 made[label]["practice_wanted"] = study.episodes
             made[label]["practice_decisions"] = done.decisions[these]
             made[label]["diverged"] = done.diverged[these]

@@ -1,6 +1,6 @@
-"""Many policies at once: models, schedules and seeds of one environment as agents of one compiled loop.
+"""Studies: many policies of one environment (models, schedules, seeds) as agents of one compiled loop.
 
-A study is what the paper's tables of returns are made of. Its record holds a cell for each model and schedule.
+The paper's tables of returns are made of studies. The record of a study has a cell for each model and schedule.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from kairode.training.model_files import load_models
 from kairode.trees import one, stack
 
 ORACLE = "oracle"
-"""In place of a model: practice on the real system, the model-free baseline."""
+"""In place of a model: training on the real system, the model-free baseline."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,37 +48,38 @@ class Study:
 
     env: str
     setting: str
-    """Of the environment: ours or paper."""
+    """Setting of the environment: ours or paper."""
     fits: str
-    """The row of table 1 whose fitted models are used."""
+    """Row of table 1 whose fitted models are used."""
     models: tuple[str, ...]
-    """Dynamics models to imagine with; `oracle` practises on the real system."""
+    """Dynamics models to train in; `oracle` trains on the real system."""
     schedules: tuple[float, ...]
     """Intervals; 0 is the environment's own schedule."""
     episodes: int
-    """Of practice."""
+    """Training episodes."""
     dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
     seeds: int = 5
-    """Agents for each model and schedule; agent i imagines with the fit of seed i."""
+    """Agents per model and schedule; agent i is trained in the model of seed i."""
     agents_from: int = 0
-    """The seed of the first agent; settings are tuned with agents from 100 on."""
+    """Seed of the first agent; settings are tuned with agents from 100 on."""
     latent_policy: bool = False
-    """Whether the policy also sees the model's latent state."""
+    """Whether the policy is conditioned on the model's latent state."""
     ensemble: bool = False
-    """Whether agent i imagines with all fits but i; fit i then judges it, and its best-judged policy is kept."""
+    """Train agent i in all models but i, validate it in model i, and keep its best policy."""
     model_env: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the imagined world: switching; sample_intervals, which is False unless it is given here."""
+    """Options of `ModelEnv`: resample_member; sample_intervals, by default False."""
     obs_margin: float | None = None
-    """Imagined observations stay within the range of the models' experience, widened by so many times itself on either
-    side; None lets them go anywhere."""
+    """Clip imagined observations to the range of the data, widened on both sides by this multiple of its width; None
+    for no bounds."""
     rollout_length: int | None = None
-    """Imagined episodes start anywhere along the models' experience and last so many decisions; None for whole ones."""
+    """Start imagined episodes anywhere along the data and truncate them after this many decisions; None for whole
+    episodes."""
     real_transitions: bool = False
-    """Whether the replay holds the models' experience beside what is imagined (for policies that see s alone)."""
+    """Add the models' data to the replay buffer (for policies without a latent state)."""
     validate_every: int = 5000
-    """Decisions between two looks at the real system (for curves; nothing is chosen by them)."""
+    """Decisions between validations on the real system, which only record the curve."""
     validation_episodes: int = 20
-    """Episodes of each look."""
+    """Episodes per validation."""
     test_episodes: int = 100
 
 
@@ -90,16 +91,16 @@ def run_study(
     callback: Callback = no_callback,
     time_limit: float = float("inf"),
 ) -> dict[str, Any]:
-    """Practise, look, test; the figures of a record."""
+    """Train, validate and test; returns the figures of a record."""
     env = make(study.env, setting=study.setting)
-    batches, validation_envs = build_rooms(study, env, fits)
+    batches, validation_envs = build_batches(study, env, fits)
     numbers = derive_many(study.agents_from, Purpose.AGENT, study.seeds)
     seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
     limit = env.task.spec.longest(_least(study, env))
     validate = study_validator(study, env, batches, validation_envs, limit)
     initial_state = None
     if study.real_transitions and study.models != (ORACLE,):
-        initial_state = _with_experience(study, env, init_train_state(batches, study.dqn, study.episodes, seeds))
+        initial_state = _with_data(study, env, init_train_state(batches, study.dqn, study.episodes, seeds))
     done = train_agents(
         batches,
         study.dqn,
@@ -132,12 +133,12 @@ def _least(study: Study, env: Environment) -> float:
     return min(tau or env.task.spec.intervals.low for tau in study.schedules)
 
 
-def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[TrainingBatch], list[ModelEnv | None]]:
-    """A room for each model; and the worlds that judge its agents, where an ensemble has some to spare."""
+def build_batches(study: Study, env: Environment, fits: Path) -> tuple[list[TrainingBatch], list[ModelEnv | None]]:
+    """One batch per model; and the model environments that validate its agents, if `ensemble`."""
     agents = len(study.schedules) * study.seeds
     taus = jnp.repeat(jnp.array(study.schedules, jnp.float32), study.seeds)
     schedule = FixedOrOwn(taus, _least(study, env))
-    options = _world_options(study)
+    options = _model_env_options(study)
     batches: list[TrainingBatch] = []
     validation_envs: list[ModelEnv | None] = []
     for model in study.models:
@@ -146,15 +147,15 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Traini
             validation_envs.append(None)
             continue
         found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
-        teams = [[found[i]] for i in range(study.seeds)]
+        ensembles = [[found[i]] for i in range(study.seeds)]
         if study.ensemble:
-            teams = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
-        model_envs = [make_model_env(team, env, **options) for team in teams]
+            ensembles = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
+        model_envs = [make_model_env(members, env, **options) for members in ensembles]
         encoder: ObsEncoder = IdentityEncoder()
         if study.latent_policy:
-            # A member of its own world, not the model that judges it.
-            eyes = [team[0] for team in teams] * len(study.schedules)
-            encoder = LatentEncoder(ensemble(eyes, model_envs[0].models.spec))
+            # A member of the agent's own ensemble, not its validation model.
+            encoders = [members[0] for members in ensembles] * len(study.schedules)
+            encoder = LatentEncoder(ensemble(encoders, model_envs[0].models.spec))
         batches.append(TrainingBatch(stack(model_envs * len(study.schedules)), schedule, encoder, agents))
         whole = {name: value for name, value in options.items() if name not in ("starts", "branch")}
         alone = [make_model_env(model, env, **whole) for model in found]
@@ -162,9 +163,9 @@ def build_rooms(study: Study, env: Environment, fits: Path) -> tuple[list[Traini
     return batches, validation_envs
 
 
-def _with_experience(study: Study, env: Environment, train_state: TrainState) -> TrainState:
-    """With the models' experience in every agent's replay: of the intervals that belong to its schedule."""
-    data, parts = _seen(study), []
+def _with_data(study: Study, env: Environment, train_state: TrainState) -> TrainState:
+    """Add the models' data to every agent's replay buffer: transitions with the intervals of its schedule."""
+    data, parts = _training_data(study), []
     for start in range(0, len(study.models) * len(study.schedules) * study.seeds, study.seeds):
         tau = study.schedules[(start // study.seeds) % len(study.schedules)]
         these = transitions_from_data(study.dqn, data, env.task.spec, tau or None)
@@ -173,18 +174,18 @@ def _with_experience(study: Study, env: Environment, train_state: TrainState) ->
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
-def _seen(study: Study) -> Trajectory:
-    """The experience that the models were fitted to."""
+def _training_data(study: Study) -> Trajectory:
+    """The data the models were fitted to."""
     return load_data(cell_config(study.fits, study.models[0], 0)).train
 
 
-def _world_options(study: Study) -> dict[str, Any]:
-    """What the imagined worlds of a study have in common."""
-    # The paper takes the most likely interval, and so do the studies of ours that are compared with it.
+def _model_env_options(study: Study) -> dict[str, Any]:
+    """Options of all model environments of a study."""
+    # The paper uses the most likely interval; so do our studies, for comparison.
     options = {"sample_intervals": False, **study.model_env}
     if study.models == (ORACLE,) or (study.obs_margin is None and study.rollout_length is None):
         return options
-    seen = _seen(study)
+    seen = _training_data(study)
     if study.obs_margin is not None:
         options["obs_bounds"] = jnp.asarray(obs_range(seen, study.obs_margin))
     if study.rollout_length is not None:
@@ -192,8 +193,8 @@ def _world_options(study: Study) -> dict[str, Any]:
     return options
 
 
-def _by_room(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -> list[QPolicy]:
-    """The policies of each room, agents in front."""
+def _policies_by_batch(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -> list[QPolicy]:
+    """The policies of each batch, stacked."""
     found, start = [], 0
     for batch in batches:
         part = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], q)
@@ -205,20 +206,20 @@ def _by_room(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -
 def study_validator(
     study: Study, env: Environment, batches: list[TrainingBatch], validation_envs: list[ModelEnv | None], limit: int
 ) -> Validator:
-    """What a look finds: the return on the real system, and what the judges say."""
+    """Validation by the return on the real system and, with an ensemble, in the validation model."""
     keys = episode_keys(derive(0, Purpose.VALIDATION), study.validation_episodes)
     epsilon = study.dqn.final_epsilon
 
     def validate(q: ReLUNetwork) -> dict[str, Any]:
         figures: dict[str, list[np.ndarray]] = {"real": []}
         for batch, validation_env, policies in zip(
-            batches, validation_envs, _by_room(batches, q, epsilon), strict=True
+            batches, validation_envs, _policies_by_batch(batches, q, epsilon), strict=True
         ):
             found = score_many(env, policies, batch.schedule, keys, limit, batch.agents)
             figures["real"].append(mean_return(env.task, found))
             if validation_env is not None:
-                said = score_many(validation_env, policies, batch.schedule, keys, limit, batch.agents)
-                figures.setdefault("score", []).append(mean_return(env.task, said))
+                validated = score_many(validation_env, policies, batch.schedule, keys, limit, batch.agents)
+                figures.setdefault("score", []).append(mean_return(env.task, validated))
         return {name: np.concatenate(parts) for name, parts in figures.items()}
 
     return validate
@@ -226,17 +227,17 @@ def study_validator(
 
 def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
     """Scores [agents, episodes] on the real system."""
-    seed = derive(study.agents_from, Purpose.TUNING_TEST)  # agents for tuning have their own
+    seed = derive(study.agents_from, Purpose.TUNING_TEST)  # tuning uses other test episodes
     keys = episode_keys(seed, study.test_episodes)
     parts = [
         score_many(env, policies, batch.schedule, keys, limit, batch.agents)
-        for batch, policies in zip(batches, _by_room(batches, q, study.dqn.final_epsilon), strict=True)
+        for batch, policies in zip(batches, _policies_by_batch(batches, q, study.dqn.final_epsilon), strict=True)
     ]
     return jax.tree.map(lambda *each: np.concatenate([np.asarray(x) for x in each]), *parts)
 
 
 def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> dict[str, dict[str, Any]]:
-    """For each model and schedule the result of its seeds, and how they practised."""
+    """Results for each model and schedule over its seeds, with training statistics."""
     spec = env.task.spec
     found: dict[str, dict[str, Any]] = {}
     i = 0
@@ -245,20 +246,20 @@ def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> 
         for tau in study.schedules:
             these = slice(i, i + study.seeds)
             i += study.seeds
-            practised = done.returns[these]
+            returns = done.returns[these]
             result = to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested))
             found[model][key(tau)] = {
                 **rounded(result.figures()),
-                "practice_episodes": np.isfinite(practised[..., 0]).sum(-1).tolist(),
+                "practice_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
                 "practice_decisions": done.decisions[these],
-                "practice_return": rounded(np.nanmean(practised[:, -50:, int(spec.discounted_objective)], axis=1)),
+                "practice_return": rounded(np.nanmean(returns[:, -50:, int(spec.discounted_objective)], axis=1)),
                 "diverged": done.diverged[these],
             }
     return found
 
 
 def curves(study: Study, done: TrainResult) -> dict[str, Any]:
-    """Looks along practice, for the first schedule of each model."""
+    """Validation curves of the first schedule of each model."""
     found: dict[str, Any] = {}
     each = len(study.schedules) * study.seeds
     for k, model in enumerate(study.models):
@@ -269,11 +270,11 @@ def curves(study: Study, done: TrainResult) -> dict[str, Any]:
 
 
 GRID = (21, 30)
-"""Points along x and y at which a value function is kept."""
+"""Points along x and y of a stored value function."""
 
 
 def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
-    """V over the gridworld of the first agent of each model: [x, y], in the environment's rewards."""
+    """V over the gridworld for the first agent of each model: [x, y], in units of reward."""
     x, y = (np.linspace(-half, half, n) for half, n in zip((3.5, 5.0), GRID, strict=True))
     points = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1), jnp.float32)
     each = len(study.schedules) * study.seeds
@@ -285,5 +286,5 @@ def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
 
 
 def key(tau: float) -> str:
-    """A schedule's name in a record."""
+    """Name of a schedule in a record."""
     return f"{tau:g}" if tau else "own"

@@ -1,4 +1,4 @@
-"""The paper's table 1: the state prediction error of six models on three environments, five seeds each."""
+"""The paper's table 1: state prediction errors of six models on three environments, five seeds each."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,30 +23,36 @@ class TableRow:
     fields: dict[str, Any]
     about: str
     paper: str | None
-    """The row of the paper's table that it stands beside."""
+    """The row of the paper's table it is compared with."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """What is fitted otherwise than in the published runs."""
+    """Training settings that differ from the published runs."""
     solver: str | None = None
-    """In place of the usual one."""
+    """Solver, if not the default."""
 
 
 COOLED = {"cooldown": 0.4}
 ROWS = {
-    "gridworld": TableRow("gridworld", "paper", {}, "as published but for the solver, with its noise", "gridworld"),
+    "gridworld": TableRow("gridworld", "paper", {}, "as published except for the solver, with noise", "gridworld"),
     "acrobot": TableRow(
-        "acrobot", "paper", {}, "as published but for the solver, simulated with one RK4 step an interval", "acrobot"
+        "acrobot",
+        "paper",
+        {},
+        "as published except for the solver, simulated with one RK4 step per interval",
+        "acrobot",
     ),
-    "hiv": TableRow("hiv", "ours", {}, "as published but for the solver, episodes of 50 decisions", "hiv"),
-    "gridworld-cooled": TableRow("gridworld", "paper", {}, "the learning rate falls at the end", "gridworld", COOLED),
-    "acrobot-cooled": TableRow("acrobot", "paper", {}, "the learning rate falls at the end", "acrobot", COOLED),
-    "hiv-cooled": TableRow("hiv", "ours", {}, "the learning rate falls at the end", "hiv", COOLED),
+    "hiv": TableRow("hiv", "ours", {}, "as published except for the solver, episodes of 50 decisions", "hiv"),
+    "gridworld-cooled": TableRow("gridworld", "paper", {}, "with learning rate cooldown", "gridworld", COOLED),
+    "acrobot-cooled": TableRow("acrobot", "paper", {}, "with learning rate cooldown", "acrobot", COOLED),
+    "hiv-cooled": TableRow("hiv", "ours", {}, "with learning rate cooldown", "hiv", COOLED),
     "gridworld-still": TableRow("gridworld", "ours", {}, "without noise", None),
     "acrobot-fine": TableRow("acrobot", "ours", {}, "integrated finely", None),
     "hiv-whole": TableRow("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
     "hiv-whole-cooled": TableRow(
-        "hiv", "ours", {"max_decisions": None}, "whole episodes, the learning rate falls at the end", None, COOLED
+        "hiv", "ours", {"max_decisions": None}, "whole episodes, with learning rate cooldown", None, COOLED
     ),
-    "hiv-fine": TableRow("hiv", "ours", {}, "as published, solved finely: four steps of RK4", "hiv", solver="rk4:4"),
+    "hiv-fine": TableRow(
+        "hiv", "ours", {}, "as published, with a fine solver: four steps of RK4", "hiv", solver="rk4:4"
+    ),
     "hiv-partial": TableRow("hiv-partial", "ours", {}, "without the infected cells", None),
 }
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
@@ -72,17 +78,17 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
         )
     ),
 }
-"""Mean and std over five runs, as published (Du, Futoma and Doshi-Velez 2020, table 1)."""
+"""Published mean and std over five runs (Du, Futoma and Doshi-Velez 2020, table 1)."""
 USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
-"""What is shown where no rows are asked for: the paper's three, and HIV in full length."""
+"""Rows shown by default: the paper's three, and HIV in full length."""
 
 
 EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver")
-"""Figures of a fit with one value for each seed."""
+"""Figures of a fit with one value per seed."""
 
 
 def cell_config(row: str, model: str, seed: int) -> FitConfig:
-    """One seed of one cell."""
+    """Config of one seed of a cell."""
     this = ROWS[row]
     preset = fit_preset(this.env)
     sizes = preset.sizes if this.solver is None else dataclasses.replace(preset.sizes, solver=this.solver)
@@ -98,7 +104,7 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
 
 
 def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
-    """Make one record of a cell from those of its seeds."""
+    """Combine the records of a cell's seeds into one."""
     parts = [read_record(runs / f"{row}-{model}-{seed}" / "record.json") for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
     figures: dict[str, Any] = {"test_error": errors, "mean": mean(errors), "std": std(errors)}

@@ -1,4 +1,4 @@
-"""A piece of work: one command in a process of its own, and how one sees that it is done."""
+"""A work item: one command in its own process, and how to tell that it is done."""
 
 import contextlib
 import dataclasses
@@ -9,44 +9,44 @@ from typing import Any
 
 import filelock
 
+from kairode.config.serialize import from_dict, to_dict
 from kairode.errors import KairodeError
-from kairode.runs.record import completed, plain, read_record
+from kairode.runs.record import read_record
 
 
 def always_true() -> bool:
-    """The record alone says that a piece of work is done."""
     return True
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
-    """One command that can be stopped at any moment and goes on from its checkpoint when it is given again."""
+    """One command that can be interrupted at any time and resumes from its checkpoint."""
 
     name: str
     words: tuple[str, ...]
-    """What Python is given; none where nothing is to be run: such a record is put together from those it needs."""
+    """Arguments of Python; empty if nothing is run and the record is combined from those it needs."""
     folder: Path
-    """Of the run: its checkpoint and its log."""
+    """Folder of the run: its checkpoint and log."""
     record: Path
-    """Where its record goes."""
+    """Path of the record."""
     config: Any = None
-    """What the record must be of; None for whatever it says."""
+    """Config that the record must have; None for any."""
     seeds: int = 1
-    """How many the record must hold, or more."""
+    """Minimum number of seeds in the record."""
     needs: tuple[str, ...] = ()
     """Names of the work that must be done before."""
     also: Callable[[], bool] = always_true
-    """Whether what others take from the run's folder is there."""
+    """Whether everything that others use from the run folder exists."""
     seconds: float | None = None
-    """Estimated, on one core; None where nothing is known."""
+    """Estimated, on one core; None if unknown."""
     wide: bool = False
-    """Whether it gains by more than one core, and by a GPU."""
+    """Whether it benefits from more than one core, and from a GPU."""
     since: str = ""
-    """Records made before this moment do not count."""
+    """Records made before this time do not count."""
 
     @property
     def done(self) -> bool:
-        """Whether its record is there, of this config and with as many seeds, and what others take from it."""
+        """Whether its record exists, with this config and enough seeds, and everything that others use."""
         try:
             made = read_record(self.record)
             return bool(made.get("made", "") >= self.since and self._fits(made) and self.also())
@@ -56,44 +56,41 @@ class WorkItem:
     def _fits(self, made: dict[str, Any]) -> bool:
         if self.config is None:
             return True
-        before, wanted = completed(made["config"], self.config), plain(self.config)
-        several = before.get("seed")
-        if isinstance(several, list):  # one record of several runs
-            before, wanted = ({**config, "seed": None, "seeds": len(several)} for config in (before, wanted))
-        if before.get("seeds", 1) < self.seeds:
-            return False
-        return _compared(before) == _compared(wanted)
+        stored = made["config"]
+        if isinstance(stored.get("seed"), list):  # one record of several seeds
+            stored = {**stored, "seed": self.config.seed, "seeds": len(stored["seed"])}
+        before = to_dict(from_dict(type(self.config), stored))
+        return before.get("seeds", 1) >= self.seeds and _comparable(before) == _comparable(to_dict(self.config))
 
     @property
-    def begun(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
         return any((place / "checkpoint.json").exists() for place in (self.folder, self.folder / "practice"))
 
     @property
     def state(self) -> str:
-        """In words."""
-        return "done" if self.done else "to go on" if self.begun else "to do"
+        return "done" if self.done else "to resume" if self.resumable else "to do"
 
     @property
     def log(self) -> Path:
-        """What its process said."""
+        """Output of its process."""
         return self.folder / "log.txt"
 
     @property
     def lock(self) -> Path:
-        """The file that whoever does the work holds; beside the folder, which may be removed."""
+        """Lock file of the process that runs it; beside the folder, which may be removed."""
         return self.folder.with_name(f".{self.folder.name}.lock")
 
     def forget(self) -> None:
-        """Remove what an earlier run left, unless it goes on right now."""
-        with held(self.lock) as mine:
+        """Remove the results of an earlier run, unless it is running."""
+        with hold_lock(self.lock) as mine:
             if mine is None:
                 raise KairodeError(f"'{self.name}' is being run by another process: wait for it, or stop it first.")
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _compared(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without what makes no other run: how many seeds, the solver of a model that has no ODE."""
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the fields that do not define the run: number of seeds, solver of a model without an ODE."""
     found = {name: value for name, value in config.items() if name != "seeds"}
     if "ode" not in found.get("model", "ode"):
         found = _without_solver(found)
@@ -107,10 +104,10 @@ def _without_solver(part: Any) -> Any:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[filelock.BaseFileLock | None]:
-    """Hold a lock for a while; None where another process holds it. `child.py` takes the same lock for good."""
+def hold_lock(path: Path) -> Iterator[filelock.BaseFileLock | None]:
+    """Hold a lock briefly; yields None if another process holds it. `child.py` holds the same lock while it runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No replacement where the file system has no locks: one made of files outlives a process that is killed.
+    # No soft-lock fallback on file systems without locks: it would outlive a killed process.
     lock = filelock.FileLock(path, blocking=False, fallback_to_soft=False)
     try:
         lock.acquire()

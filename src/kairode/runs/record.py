@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -42,34 +41,6 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise KairodeError(f"{path} is not a record: a JSON object is expected.")
     return migrate_record(found)
-
-
-def plain(config: Any) -> Any:
-    """A config as stored in a record."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-OLDER = "older"
-"""In the metadata of a config's field: its value in configs that were stored before the field was added, where that is
-not the default."""
-
-
-def completed(before: Any, config: Any) -> Any:
-    """A stored config; what it does not know yet, because it is older, has its default (or what `OLDER` says)."""
-    if not (isinstance(before, dict) and dataclasses.is_dataclass(config)):
-        return before
-    found = dict(before)
-    for field in dataclasses.fields(config):
-        if field.name in before:
-            found[field.name] = completed(before[field.name], getattr(config, field.name))
-        elif OLDER in field.metadata:
-            found[field.name] = field.metadata[OLDER]
-        elif field.default is not dataclasses.MISSING:
-            found[field.name] = json.loads(json.dumps(field.default))
-        elif field.default_factory is not dataclasses.MISSING:
-            usual = field.default_factory()
-            found[field.name] = plain(usual) if dataclasses.is_dataclass(usual) else json.loads(json.dumps(usual))
-    return found
 
 
 def commit() -> str | None:
