@@ -1,1 +1,1 @@
-"""What a user calls: fit, learn, Dyna, MPC, visit schedules."""
+"""Algorithms that a user calls: fit, learn, Dyna, MPC, schedules."""

@@ -58,26 +58,25 @@ class DynaRound:
 
     number: int
     real_episodes: int
-    """Collected so far."""
+    """Real episodes so far."""
     real_decisions: int
     model_error: float
     """Validation error, mean over the ensemble."""
     collected: float
     """Mean return of the real episodes of this round."""
     evaluation: Result
-    """Of the policy after the round, on episodes that nothing is learned from."""
+    """Evaluation of the policy after the round, on other episodes."""
 
     def figures(self) -> dict[str, Any]:
-        """For a record."""
         names = ("number", "real_episodes", "real_decisions", "model_error", "collected")
         return {**{name: getattr(self, name) for name in names}, **self.evaluation.figures()}
 
 
 class DynaState(NamedTuple):
-    """The state after a round."""
+    """State after a round."""
 
     number: int
-    """Of the last finished round."""
+    """Number of the last finished round."""
     data: Trajectory
     models: Any
     """The ensemble, stacked."""
@@ -89,7 +88,7 @@ class DynaState(NamedTuple):
 
 
 class DynaResult(NamedTuple):
-    """What Dyna rounds produced."""
+    """Result of Dyna rounds."""
 
     policy: QPolicy
     models: list[DynamicsModel]
@@ -97,10 +96,10 @@ class DynaResult(NamedTuple):
     data: Trajectory
     """All real episodes, in the order in which they were collected."""
     rounds: list[dict[str, Any]]
-    """Figures of each round, that of random actions first."""
+    """Figures of each round, starting with the initial fit."""
     state: DynaState
     seconds: float
-    """Earlier processes included."""
+    """Including earlier processes."""
 
 
 def train_dyna(
@@ -115,19 +114,19 @@ def train_dyna(
     """Learn a policy by Dyna rounds: `kairode.train_dyna(kairode.make("hiv")).policy`.
 
     Args:
-        env: a system with named actions: one of ours (or its name), or your own.
-        rounds: after a first fit to episodes with random actions.
-        seed: of everything random.
+        env: a system with discrete actions: an environment, its name, or your own.
+        rounds: number of rounds after the initial fit to episodes with random actions.
+        seed: random seed.
         folder: keep checkpoints there, and resume from them; more rounds continue where fewer ended.
-        callback: called with a `kairode.callbacks.Progress`; its message says what each round produced.
+        callback: called with a `kairode.callbacks.Progress`; its message summarises each round.
         options: other fields of `kairode.config.algorithms.DynaConfig`: initial_episodes, episodes_per_round, model,
             ensemble_size, fit_iterations, imagined_episodes, ..
     """
     env = make(env) if isinstance(env, str) else env
     if not isinstance(env, Environment):
-        raise KairodeError(f"a system in JAX is needed, such as kairode.make('hiv'), got a {type(env).__name__}.")
+        raise KairodeError(f"env must be a JAX environment, such as kairode.make('hiv'), got {type(env).__name__}.")
     if folder == "":
-        raise KairodeError("folder is empty: leave it out, or name one.")
+        raise KairodeError("folder must not be empty.")
     preset = dyna_preset(env.task.spec.name, rounds=rounds, seed=seed, env_fields=own_fields(env))
     own = field_names(DynaConfig, but=("env", "seed", "setting", "env_fields"))
     config = with_options(preset, options, where="kairode.train_dyna", own=own)
@@ -137,10 +136,11 @@ def train_dyna(
 def run_rounds(
     config: DynaConfig, env: Environment, *, folder: Path | None = None, callback: Callback = no_callback
 ) -> DynaResult:
-    """All rounds of a config; with a folder, resume after the last finished round and keep its state there."""
+    """Run all rounds of a config. With a folder, checkpoints are kept there and resumed after the last finished
+    round."""
     if not isinstance(env.task.spec.actions, Discrete):
         raise KairodeError(
-            f"Dyna rounds are for named actions; those of '{env.task.spec.name}' are controls: use kairode.train_mpc."
+            f"Dyna rounds need discrete actions; those of '{env.task.spec.name}' are continuous: use kairode.train_mpc."
         )
     session = Session(folder, dyna_identity(config, env))
     state = read_state(config, env, folder) if folder is not None and session.resumable else None
@@ -150,10 +150,10 @@ def run_rounds(
             try:
                 state, found = dyna_round(config, env, state, number, callback)
             except Stopped:
-                raise Stopped(f"interrupted in round {number}, which starts again.") from None
+                raise Stopped(f"interrupted in round {number}, which will be repeated.") from None
             figures.append(found.figures())
             if folder is not None:
-                write(folder / DATA, state.data)  # before the checkpoint, which says how many of the episodes count
+                write(folder / DATA, state.data)  # before the checkpoint, which records the number of episodes
             session.save(_arrays(state), number=number, episodes=len(state.data), rounds=figures)
             callback(Progress("dyna", number, config.rounds, message=_sentence(found)))
             make_room()
@@ -172,7 +172,7 @@ def _sentence(found: DynaRound) -> str:
 
 
 def dyna_identity(config: DynaConfig, env: Environment) -> dict[str, Any]:
-    """What tells one run from another."""
+    """JSON that identifies a run."""
     fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
     return {"config": fields, "system": spec_identity(env.task.spec)}
 
@@ -182,7 +182,7 @@ def _arrays(state: DynaState) -> Any:
 
 
 def _earlier_figures(session: Session, folder: Path | None) -> list[dict[str, Any]]:
-    """Figures of finished rounds; an older checkpoint has them in the record beside it."""
+    """Figures of finished rounds; older checkpoints have them in the record beside it."""
     assert folder is not None
     session.restore_about()
     if "rounds" in session.earlier:
@@ -191,14 +191,14 @@ def _earlier_figures(session: Session, folder: Path | None) -> list[dict[str, An
 
 
 def read_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:
-    """The state in a folder, of this config on this system."""
+    """Load the state in a folder, for this config and system."""
     about = checkpoint.describe(folder)
     data = read(folder / DATA)[: about["episodes"]]
     if len(data) < about["episodes"]:
         raise KairodeError(
             f"{folder} is damaged: it holds {len(data)} of {about['episodes']} real episodes. Remove it."
         )
-    # Scaled as when the first round began.
+    # The scale is that of the initial data.
     models = as_saved(folder, _new_models(config, data[: config.initial_episodes]))
     spec = env.task.spec
     network = ReLUNetwork.new(len(spec.observations), *config.dqn.hidden, spec.actions.n, key=jax.random.key(0))
@@ -245,7 +245,7 @@ def _returns(env: Environment, data: Trajectory) -> np.ndarray:
 def refit_ensemble(
     config: DynaConfig, data: Trajectory, models: Any, number: int, callback: Callback = no_callback
 ) -> tuple[Any, float]:
-    """The ensemble fitted to all data so far, starting from the models of the last round; and its validation error."""
+    """Fit the ensemble to all data so far, starting from the last round's models; also its validation error."""
     later = models is not None
     iterations = config.fit_iterations // 2 if later else config.fit_iterations
     settings = dataclasses.replace(
@@ -265,7 +265,7 @@ def refit_ensemble(
 
 
 def _new_models(config: DynaConfig, data: Trajectory) -> Any:
-    """Random weights for the ensemble, stacked."""
+    """An ensemble with random weights, stacked."""
     preset: FitConfig = fit_preset(config.env)
     sizes = dataclasses.replace(preset.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden)
     fit = dataclasses.replace(
@@ -281,7 +281,7 @@ def _new_models(config: DynaConfig, data: Trajectory) -> Any:
 def _agent(
     config: DynaConfig, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
 ) -> tuple[TrainState, TrainingBatch]:
-    """A model environment around the data, and an agent in it with the real transitions in its replay buffer."""
+    """A model environment along the data, and an agent whose replay buffer contains the real transitions."""
     model_env = make_model_env(
         [one(models, i) for i in range(config.ensemble_size)],
         env,
@@ -300,6 +300,6 @@ def _agent(
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
     learner = store_transitions(learner, transitions_from_data(config.dqn, data, env.task.spec))
-    # Exploration starts over in the first round alone.
+    # Exploration restarts only in the first round.
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
     return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch

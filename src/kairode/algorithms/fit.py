@@ -52,23 +52,21 @@ def fit(
     Args:
         model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
         data: episodes, from `kairode.collect` or `kairode.read`.
-        valid: validation episodes; every tenth of the data by default.
-        seeds: fit this many models together, with consecutive seeds: an ensemble, returned as a list.
-        seed: of the first model.
+        valid: validation episodes; by default every tenth of the data.
+        seeds: fit this many models with consecutive seeds: an ensemble, returned as a list.
+        seed: seed of the first model.
         folder: keep a checkpoint there, and resume from it.
         callback: called with a `kairode.callbacks.Progress` during the fit.
         options: fields of `ModelConfig` and `TrainingConfig` (iterations, learning_rate, latent_size, solver, ..) that
-            differ from the preset of the environment; `weights` takes a dict.
+            differ from the environment's preset; `weights` takes a dict.
 
     Returns:
         The fitted `DynamicsModel`; a list of them if `seeds` is given.
     """
     if not isinstance(data, Trajectory):
-        raise KairodeError(
-            f"kairode.fit needs episodes, got {data!r}: give what kairode.collect or kairode.read returned."
-        )
+        raise KairodeError(f"data must be a trajectory, from kairode.collect or kairode.read, got {data!r}.")
     if len(data) < 2 and valid is None:
-        raise KairodeError("one episode cannot be split: give validation episodes too.")
+        raise KairodeError("a single episode cannot be split: pass validation episodes too.")
     if valid is None:
         held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
         data, valid = data[~held], data[held]
@@ -90,21 +88,21 @@ def fit(
 
 
 def fit_identity(config: FitConfig) -> dict[str, Any]:
-    """What tells one fit from another."""
+    """JSON that identifies a fit."""
     return {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
 
 
 def check_fit(config: FitConfig) -> FitConfig:
-    """Refuse what cannot be fitted before any work is done; the config of a file gets its digest and split sizes."""
+    """Raise for invalid settings before any work is done; the config of a file gets its digest and split sizes."""
     parse_solver(config.sizes.solver, 1.0)
     if not config.is_file:
         make(config.source, setting=config.setting, **config.env_fields)
         return config
     if config.env_fields:
-        raise KairodeError(f"--set names fields of an environment, and {config.source} is a file.")
+        raise KairodeError(f"--set sets fields of an environment, but {config.source} is a file.")
     path = Path(config.source)
     if not path.is_file():
-        raise KairodeError(f"there is no file {path}.")
+        raise KairodeError(f"{path} does not exist.")
     train, valid, test = split_sizes(path, len(read(path)))
     return dataclasses.replace(
         config,
@@ -116,7 +114,7 @@ def check_fit(config: FitConfig) -> FitConfig:
 
 
 def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
-    """Collected, always the same for the same seed; or read from the file and split by episode."""
+    """Collect the data (determined by the seed), or read the file and split it by episode."""
     if not config.is_file:
         env = make(config.source, setting=config.setting, **config.env_fields)
         counts = (config.episodes, config.validation_episodes, config.test_episodes)
@@ -135,13 +133,13 @@ def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
 def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
     """Numbers of training, validation (a tenth) and test episodes (a tenth) of a file."""
     if episodes < 3:
-        raise KairodeError(f"{source} has {episodes} episodes: at least 3 are needed, to train and to test.")
+        raise KairodeError(f"{source} has {episodes} episodes: at least 3 are needed for training and test.")
     held = max(1, round(episodes / 10))
     return episodes - 2 * held, held, held
 
 
 def rescale_ticks(data: Trajectory) -> Trajectory:
-    """With a tick of the size of an interval, where the data's unit of time is far from it."""
+    """Set the tick to the size of an interval if the data's unit of time differs much from it."""
     average = float(np.asarray(data.interval)[data.mask].mean()) / data.spec.tick
     if 0.1 <= average <= 30:
         return data
@@ -150,7 +148,7 @@ def rescale_ticks(data: Trajectory) -> Trajectory:
 
 
 def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
-    """Random weights for every seed, seeds in front."""
+    """Models with random weights, one per seed, stacked."""
     rows = np.asarray(data.observation)[:, :-1][data.mask]
     scale = Scale.of(rows) if config.standardize else Scale.none(len(data.spec.observations))
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in model_seeds(config)])
@@ -170,7 +168,7 @@ def fit_models(
     folder: Path | None = None,
     callback: Callback = no_callback,
 ) -> FitResult:
-    """Fit the models of a config; with a folder, resume from its checkpoint and keep one there."""
+    """Fit the models of a config. With a folder, checkpoints are kept there and fitting resumes from them."""
     callback(Progress("fitting", 0, config.training.iterations))
     return train(
         new_models(config, data),
@@ -185,7 +183,7 @@ def fit_models(
 
 
 def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_callback) -> dict[str, Any]:
-    """Figures of a record: test errors of every seed, by dimension and by time ahead, timer and solver."""
+    """Figures of a record: test errors of every seed, by dimension and prediction time; timer and solver."""
     callback(Progress(f"evaluating on {len(test):,} test episodes"))
     evaluations = [evaluate_model(model, test) for model in result.models]
     callback(Progress("checking the solver"))
@@ -218,7 +216,7 @@ def _interval_figures(checks: list[IntervalCheck | None]) -> list[dict[str, Any]
 
 
 def digest(*trees: Any) -> str:
-    """SHA-256 over all numbers of some data or models."""
+    """SHA-256 of all arrays in data or models."""
     found = hashlib.sha256()
     for array in jax.tree.leaves(eqx.filter(trees, eqx.is_array)):
         found.update(np.ascontiguousarray(array).tobytes())

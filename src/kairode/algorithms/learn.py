@@ -1,4 +1,4 @@
-"""`kairode.learn`: a policy with named actions, learned in the imagination of fitted models or on the real system."""
+"""`kairode.learn`: a policy with discrete actions, learned in fitted models or on the real system."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -63,24 +63,24 @@ def learn(
     callback: Callback = no_callback,
     **options: Any,
 ) -> QPolicy:
-    """Learn a policy in the imagination of fitted models: `kairode.learn(model, env)`.
+    """Learn a policy in imagination: `kairode.learn(model, env)`.
 
     Several models form an ensemble, and each imagined episode follows one of its members. `kairode.learn(None, env)`
     learns on the real system, without a model.
 
     Args:
         models: one fitted model, several of one kind, or None.
-        env: the real system, of which only the task and the start states are used (unless there is no model); or a
-            task, with `data` for the start states.
-        data: what the models were fitted to. Imagined observations then stay near it, a task's episodes start where it
-            did, and environments whose preset says so start short imagined episodes along it (`rollout_length`).
+        env: the real system, of which only the task and the initial states are used (unless there is no model); or a
+            task, with `data` for the initial states.
+        data: training data of the models. Imagined observations are bounded to its range, a task's episodes start from
+            its initial states, and some presets start short imagined episodes along it (`rollout_length`).
         schedule: learn for this schedule rather than the system's own; as for `kairode.collect`.
-        episodes: of training; by default those of the environment's preset.
-        seed: of everything random.
-        latent_policy: condition the policy on the latent state of the first model, too, for partially observed systems.
-        accrue: count the reward on every finest time step, not at decisions alone; an optimized schedule always does.
-        validation_model: a model that is not among `models`: the policy with the highest return in its imagination
-            during training is returned, rather than the last one.
+        episodes: training episodes; by default those of the environment's preset.
+        seed: random seed.
+        latent_policy: condition the policy on the latent state of the first model, for partially observed systems.
+        accrue: count the reward on every finest time step, not only at decisions; always so for an optimized schedule.
+        validation_model: a model that is not among `models`: return the policy with the highest return in it during
+            training, rather than the last one.
         folder: keep a checkpoint there, and resume from it.
         callback: called with a `kairode.callbacks.Progress` during training.
         options: fields of `LearnConfig` (rollout_length, obs_margin, sample_intervals, validate_every) and of
@@ -126,7 +126,7 @@ def learn_policy(
     callback: Callback = no_callback,
     stage: str = STAGE,
 ) -> LearnResult:
-    """As `learn`, with every setting in the config; the curve also has returns on the system `monitor`."""
+    """Like `learn`, with all settings in a config; the curve also has returns on the system `monitor`."""
     task = _check_task(env, data)
     accrue = accrue or isinstance(schedule, OptimizedSchedule)
     if accrue and isinstance(env, Environment):
@@ -167,18 +167,18 @@ def learn_policy(
 
 
 def _check_task(env: Any, data: Any) -> Task:
-    """The task to learn, if it is one that can be learned."""
+    """The task to learn; raises if it is not supported."""
     if not isinstance(env, Environment | Task):
         raise KairodeError(
-            f"{env!r} is neither an environment nor a task: give kairode.make('hiv') or its task. For records of a "
-            "system that cannot be run, write a Task: docs/add-an-environment.md."
+            f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task. For data "
+            "of a system that cannot be simulated, write a Task: docs/add-an-environment.md."
         )
     if data is not None and not isinstance(data, Trajectory):
-        raise KairodeError(f"data must be episodes, from kairode.collect or kairode.read, got {data!r}.")
+        raise KairodeError(f"data must be a trajectory, from kairode.collect or kairode.read, got {data!r}.")
     task = env if isinstance(env, Task) else env.task
     if not isinstance(task.spec.actions, Discrete):
         raise KairodeError(
-            f"kairode.learn is for named actions; those of '{task.spec.name}' are controls: use kairode.train_mpc."
+            f"kairode.learn needs discrete actions; those of '{task.spec.name}' are continuous: use kairode.train_mpc."
         )
     return task
 
@@ -190,12 +190,12 @@ def _training_env(
     data: Trajectory | None,
     latent_policy: bool,
 ) -> tuple[Environment, ObsEncoder]:
-    """The environment that the policy is trained in, and what it observes of it."""
+    """Environment and encoder for training."""
     if members is not None:
         options = _model_env_options(env, config, data)
         if config.rollout_length is not None:
             if data is None:
-                raise KairodeError("rollout_length starts imagined episodes along real ones: give data=...")
+                raise KairodeError("rollout_length starts imagined episodes along real ones: pass data=...")
             starts = sample_start_observations(data)
             options |= {"starts": starts, "branch": config.rollout_length, "resample_member": True}
         model_env = make_model_env(members, env, **options)
@@ -203,10 +203,10 @@ def _training_env(
             return model_env, IdentityEncoder()
         return model_env, LatentEncoder(dataclasses.replace(members[0], spec=model_env.models.spec))
     if latent_policy:
-        raise KairodeError("latent_policy needs a model: there is none.")
+        raise KairodeError("latent_policy needs a model.")
     if isinstance(env, Environment):
         return env, IdentityEncoder()
-    raise KairodeError("without a model, a policy is learned on the real system: give the environment, not its task.")
+    raise KairodeError("without a model, a policy is learned on the real system: pass the environment, not its task.")
 
 
 def _whole_episodes(
@@ -228,7 +228,7 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
 def learn_identity(
     config: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
 ) -> dict[str, Any]:
-    """What tells one training from another."""
+    """JSON that identifies a training."""
     return {
         "config": dataclasses.asdict(config),
         "schedule": _schedule_identity(schedule),
@@ -252,7 +252,7 @@ def _validator(
     monitor: Environment | None,
     timing: Schedule,
 ) -> Validator | None:
-    """Mean returns over whole episodes, in the imagination of the validation model and on the monitored system."""
+    """Mean returns over whole episodes, in the validation model and on the monitored system."""
     places = {"score": validation_env, "real": monitor}
     if all(place is None for place in places.values()):
         return None

@@ -1,4 +1,4 @@
-"""`kairode.train_mpc`: planning with a learned model inside the control loop, the paper's algorithm 3."""
+"""`kairode.train_mpc`: MPC with a learned model, the paper's algorithm 3."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ from kairode.seeds import Purpose, derive_many
 from kairode.training.session import Session
 
 SAVE_SECONDS = 60.0
-"""Time between two checkpoints."""
+"""Time between checkpoints."""
 OPEN = ("decisions", "test_episodes")
 """Fields that a resumed run may change: more decisions continue where fewer ended."""
 
@@ -47,11 +47,11 @@ def train_mpc(
     """Learn to control a system: `policy = kairode.train_mpc(kairode.make("pendulum"))`.
 
     Args:
-        env: a system with controls: one of ours (or its name), or your own.
-        model: dynamics model to plan with, refitted as data grow; "free" follows the actor without a model.
-        decisions: real decisions, random ones first; by default those of the environment's preset.
+        env: a system with continuous actions: an environment, its name, or your own.
+        model: dynamics model to plan with, refitted as data grow; "free" uses the actor without a model.
+        decisions: real decisions, initially random; by default those of the environment's preset.
         agent: ddpg, td3 or sac.
-        seed: of everything random.
+        seed: random seed.
         folder: keep checkpoints there, and resume from them.
         callback: called with a `kairode.callbacks.Progress`.
         options: fields of `PlanConfig` (candidates, horizon, noise, elites, iterations), `solver` (of an ODE) and other
@@ -59,7 +59,7 @@ def train_mpc(
     """
     env = make(env) if isinstance(env, str) else env
     if not isinstance(env, Environment | HostEnvironment):
-        raise KairodeError(f"a system is needed, such as kairode.make('pendulum'), got a {type(env).__name__}.")
+        raise KairodeError(f"env must be an environment, such as kairode.make('pendulum'), got {type(env).__name__}.")
     spec = env.task.spec
     config = with_plan(mpc_preset(spec.name, model, agent, seed=seed), options)
     config = dataclasses.replace(config, env_fields=own_fields(env))
@@ -72,7 +72,7 @@ def train_mpc(
 
 
 def with_plan(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
-    """A config with some of its fields, or of its plan's, changed; fewer candidates have fewer elites."""
+    """Change fields of a config or of its plan; fewer candidates have fewer elites."""
     plan = field_names(PlanConfig)
     if "candidates" in options and "elites" not in options:
         options = {**options, "elites": max(1, min(config.plan.elites, options["candidates"] // 20))}
@@ -87,9 +87,9 @@ def with_plan(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
 
 
 def check_mpc(config: MPCConfig, spec: Spec) -> MPCConfig:
-    """Refuse settings without effect, and systems without controls, before any work is done."""
+    """Raise for settings without effect and discrete actions, before any work is done."""
     if not isinstance(spec.actions, Continuous):
-        raise KairodeError(f"MPC is for controls; the actions of '{spec.name}' have names: use kairode.learn.")
+        raise KairodeError(f"MPC needs continuous actions; those of '{spec.name}' are discrete: use kairode.learn.")
     usual = mpc_preset(config.env, config.model)
     for field in dataclasses.fields(PlanConfig):
         if getattr(config.plan, field.name) != getattr(usual.plan, field.name):
@@ -133,7 +133,7 @@ class MPCTraining:
         self.loop.close()
 
     def run(self) -> None:
-        """From the last checkpoint, or the beginning, to the last decision."""
+        """Run from the last checkpoint, or the start, to the last decision."""
         loop, config = self.loop, self.config
         if not self._restored():
             self.episodes += loop.warm_up(
@@ -156,7 +156,7 @@ class MPCTraining:
         loop.settle()
 
     def policies(self) -> list[Policy]:
-        """The policy of each seed, without exploration noise."""
+        """Policy of each seed, without exploration noise."""
         return self.loop.policies()
 
     def _refit_if_due(self) -> None:
@@ -177,16 +177,16 @@ class MPCTraining:
         return {"config": config, "system": spec_identity(self.env.task.spec)}
 
     def _check_decisions(self) -> None:
-        """Refuse fewer decisions than were taken: what was learned from the others cannot be undone."""
+        """Raise if fewer decisions are requested than were taken."""
         taken = self.session.earlier["decisions"]
         if taken > self.config.decisions:
             raise KairodeError(
-                f"the run in {self.folder} has taken {taken:,} decisions, --decisions asks for "
+                f"the run in {self.folder} has already taken {taken:,} decisions, more than --decisions "
                 f"{self.config.decisions:,}: choose another folder with --out."
             )
 
     def _restored(self) -> bool:
-        """True if there was a checkpoint, which the loop then continues."""
+        """Restore the loop from a checkpoint; False if there is none."""
         if not self.session.resumable:
             return False
         about = self.session.earlier
@@ -206,7 +206,7 @@ class MPCTraining:
         self.session.save(loop.arrays(), spent=loop.spent, **about)
 
     def _mark(self) -> None:
-        """From here on the time to decide is measured."""
+        """Start measuring the time per decision."""
         self.mark = (time.perf_counter(), self.loop.decisions, self.loop.spent["planning"])
 
     def _tell(self) -> None:
@@ -225,8 +225,7 @@ class MPCTraining:
 
 
 def curve(config: MPCConfig, episodes: list[FinishedEpisode]) -> list[dict[str, Any]]:
-    """Mean return of the episodes that ended between two refits, for every seed (None where none did); random ones
-    first."""
+    """Mean return of the episodes that ended between refits, for every seed (None if none did); random ones first."""
     warmup, found = config.agent.warmup, []
     marks = [warmup, *range(warmup + config.refit_every, config.decisions + config.refit_every, config.refit_every)]
     for low, high in zip([0, *marks[:-1]], marks, strict=True):

@@ -1,4 +1,4 @@
-"""What a seed that steers has in mind: agent, model and statistics, and the compiled calls that use them."""
+"""The learner of MPC: agent, replay buffer and model of each seed, and the compiled calls that use them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from kairode.planning.mpc import LearnedDynamics, Planner
 
 
 class LearnerState(eqx.Module):
-    """What a seed has learned and lived through; seeds in front of every array."""
+    """Agent and replay buffer; seeds are the first axis of every array."""
 
     agent: ActorCritic
     replay: Replay
-    """Of packed rows, in order."""
+    """Packed rows, in order."""
     skipped: Any
-    """Updates that were not finite."""
+    """Updates skipped because a value was not finite."""
 
 
 class MPCCalls(NamedTuple):
-    """What is compiled, for all seeds at once."""
+    """Compiled calls, for all seeds at once."""
 
     decide: Callable[..., Any]
     learn: Callable[..., LearnerState]
@@ -43,12 +43,12 @@ class MPCCalls(NamedTuple):
 
 
 class FinishedEpisode(NamedTuple):
-    """An episode that came to its end."""
+    """A finished episode."""
 
     seed: int
     """Index of the seed."""
     decision: int
-    """How many decisions the seed had taken by then."""
+    """Decisions of the seed when it ended."""
     earned: float
     length: int
 
@@ -61,14 +61,14 @@ def make_policy(
     model: DynamicsModel | None,
     explores: bool,
 ) -> Policy:
-    """How one seed acts: it plans in its model, or without one follows its actor."""
+    """Policy of one seed: planning in its model, or its actor without one."""
     if model is None:
         return ActorPolicy(networks, normalizer, config.agent, task.spec, explores)
     return Planner(LearnedDynamics(model, normalizer), task, networks, normalizer, config.agent, config.plan)
 
 
 def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
-    """One call that acts for all seeds, one that stores and updates for all."""
+    """Compile one call that acts for all seeds, and one that stores and updates."""
     spec, settings = task.spec, config.agent
 
     def acting(
@@ -96,20 +96,20 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
             return update(learner, key)[0]
         return jax.lax.scan(update, learner, jax.random.split(key, settings.updates))[0]
 
-    def foretelling(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
+    def predicting(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
         return reward_skill(eqx.combine(params, static), task, normalizer, episodes, jax.random.wrap_key_data(data))
 
     return MPCCalls(
         decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
         learn=jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
-        skill=jax.jit(jax.vmap(foretelling)),
+        skill=jax.jit(jax.vmap(predicting)),
     )
 
 
 def reward_skill(
     model: DynamicsModel, task: Task, normalizer: ObsNormalizer, episodes: Episodes, key: Key[Array, ""]
 ) -> Float[Array, " steps"]:
-    """How well the model foretells what a planner adds up: R^2 of the reward of the 1st, 2nd, .. decision ahead."""
+    """R^2 of the model's predicted rewards, of the 1st, 2nd, .. decision ahead."""
     batch = episodes.batch_last()
     real, tau = batch.real, batch.tau * task.spec.tick
 
@@ -120,15 +120,15 @@ def reward_skill(
         each = jax.vmap(jax.vmap(task.reward))(normalizer.origin(before), jnp.moveaxis(batch.action, 1, -1), after, tau)
         return jnp.where(real, each, 0.0)
 
-    true, told = seen_obs(batch.obs), seen_obs(open_loop(model, batch, key).obs)
-    earned, foretold = reward(true[:-1], true[1:]), reward(jnp.concatenate([true[:1], told[:-1]]), told)
+    true, imagined = seen_obs(batch.obs), seen_obs(open_loop(model, batch, key).obs)
+    earned, predicted = reward(true[:-1], true[1:]), reward(jnp.concatenate([true[:1], imagined[:-1]]), imagined)
     count = jnp.maximum(real.sum(1), 1)
     spread = jnp.where(real, (earned - (earned.sum(1) / count)[:, None]) ** 2, 0.0).sum(1)
-    return 1.0 - ((foretold - earned) ** 2).sum(1) / jnp.maximum(spread, 1e-12)
+    return 1.0 - ((predicted - earned) ** 2).sum(1) / jnp.maximum(spread, 1e-12)
 
 
 def transitions(spec: Spec, settings: ActorCriticConfig, normalizer: ObsNormalizer, rows: Any) -> ReplayTransition:
-    """Rows as an agent sees them: normalised by today's statistics, with the discount gamma^tau."""
+    """Rows as replay transitions: normalised by the current statistics, with discount gamma^tau."""
     row = unpack_row(spec, rows)
     return ReplayTransition(
         normalizer.features(row.seen_obs),

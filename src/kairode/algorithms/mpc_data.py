@@ -1,4 +1,4 @@
-"""What models are fitted to while the experience grows: pieces of episodes, nine parts to fit to and one held back."""
+"""Training and validation data of MPC: chunks of episodes, a tenth of them for validation."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ from kairode.trees import one
 def split_rows(
     spec: Spec, rows: np.ndarray, normalizers: ObsNormalizer, settings: TrainingConfig, capacity: int
 ) -> TrainValidSplit:
-    """The shares of every seed, from its rows [seed, decision, number], as its model sees them.
+    """Split the rows [seed, decision, number] of every seed, normalised for its model.
 
-    Padded to what the replay can hold at most, so that more experience compiles nothing anew.
+    Padded to the capacity of the replay buffer, so that more data need no new compilation.
     """
     length = settings.chunk_length or 10
     found = [cut(spec, one, length) for one in rows]
-    held = [validation_mask(pieces) for pieces in found]
+    held = [validation_mask(chunks) for chunks in found]
     counts = [int((~mask).sum()) for mask in held]
     most = capacity / length
     sizes = (
@@ -34,18 +34,18 @@ def split_rows(
 
     def stacked(masks: list[np.ndarray], size: int) -> Episodes:
         given = enumerate(zip(found, masks, strict=True))
-        parts = [_episodes(spec, one(normalizers, i), pieces, mask, size) for i, (pieces, mask) in given]
+        parts = [_episodes(spec, one(normalizers, i), chunks, mask, size) for i, (chunks, mask) in given]
         return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
     every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch_size / CHUNK))
     return TrainValidSplit(stacked([~mask for mask in held], sizes[0]), stacked(held, sizes[1]), counts, every)
 
 
-def validation_mask(pieces: Chunks) -> np.ndarray:
-    """Every tenth episode is for validation; of few episodes, every tenth piece."""
-    if pieces.episode[-1] < 9:
-        return np.arange(len(pieces.episode)) % 10 == 4
-    return pieces.episode % 10 == 4
+def validation_mask(chunks: Chunks) -> np.ndarray:
+    """Every tenth episode; if there are few episodes, every tenth chunk."""
+    if chunks.episode[-1] < 9:
+        return np.arange(len(chunks.episode)) % 10 == 4
+    return chunks.episode % 10 == 4
 
 
 def next_power_of_two(number: float) -> int:
@@ -53,16 +53,16 @@ def next_power_of_two(number: float) -> int:
     return 1 << max(int(np.ceil(number)) - 1, 0).bit_length()
 
 
-def _episodes(spec: Spec, normalizer: ObsNormalizer, pieces: Chunks, mask: np.ndarray, size: int) -> Episodes:
-    """Some of a seed's pieces, normalised, padded with empty ones."""
+def _episodes(spec: Spec, normalizer: ObsNormalizer, chunks: Chunks, mask: np.ndarray, size: int) -> Episodes:
+    """Chunks of a seed selected by the mask, normalised and padded."""
     spare = size - int(mask.sum())
 
     def padded(x: np.ndarray) -> Any:
         return jnp.asarray(np.pad(x[mask], [(0, spare), *[(0, 0)] * (x.ndim - 1)]))
 
     return Episodes(
-        obs=normalizer.features(padded(pieces.seen_obs)),
-        action=padded(pieces.control),
-        tau=padded(pieces.tau / np.float32(spec.tick)),
-        real=padded(pieces.real),
+        obs=normalizer.features(padded(chunks.seen_obs)),
+        action=padded(chunks.control),
+        tau=padded(chunks.tau / np.float32(spec.tick)),
+        real=padded(chunks.real),
     )

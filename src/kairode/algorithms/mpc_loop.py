@@ -1,7 +1,7 @@
-"""Several seeds steering side by side: their environments stepped together on the host, their minds on the device.
+"""The loop of MPC: environments of several seeds on the host, their learners on the device.
 
 The loop of the paper's algorithm 3, in parts: `warm_up` (random decisions), `begin_epoch` (statistics, models, new
-episodes) and `turn` (plan, act, store, update). `control.py` calls them and keeps the records.
+episodes) and `turn` (plan, act, store, update). `mpc.py` calls them and keeps the records.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from kairode.trees import one
 
 
 class MPCLoop:
-    """The seeds, where they stand."""
+    """All seeds with their environments and learners."""
 
     def __init__(self, env: Environment | HostEnvironment, config: MPCConfig, seeds: list[int], capacity: int) -> None:
         self.env, self.config, self.seeds, self.task = env, config, seeds, env.task
@@ -54,7 +54,7 @@ class MPCLoop:
             jax.vmap(lambda _: empty(capacity, jnp.zeros(width(self.spec))))(jnp.arange(count)),
             jnp.zeros(count, jnp.int32),
         )
-        self.learner = jax.tree.map(jnp.copy, learner)  # each array its own: an update takes them over
+        self.learner = jax.tree.map(jnp.copy, learner)  # copies, because updates donate their arrays
         new = ObsNormalizer.new(self.spec, config.relative_obs)
         self.normalizer = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), new)
         self.fit_state: FitState | None = None
@@ -67,18 +67,18 @@ class MPCLoop:
         self.static = static
         self.calls = compile_mpc(config, self.task, static)
         self.decisions = 0
-        """Taken by every seed."""
+        """Decisions per seed."""
         self.epoch = 0
         self.memory: Any = None
         self.pending: np.ndarray | None = None
-        """What the last turn brought: not stored yet, nothing learned from it yet."""
+        """Rows of the last turn, not stored yet."""
         self.seen_obs = self.rollout.obs
-        """What the normalizer makes of the observations."""
+        """The observations after the normaliser's changes."""
         self.spent = dict.fromkeys(("planning", "physics", "learning", "fitting"), 0.0)
-        """Seconds, as the host saw them: what the device does meanwhile is counted where the host waits for it."""
+        """Seconds on the host; work on the device counts where the host waits for it."""
 
     def warm_up(self, callback: Callable[[int], None] = lambda done: None) -> list[FinishedEpisode]:
-        """Random decisions, which nothing is learned from yet."""
+        """Random decisions without learning."""
         count, wanted = len(self.seeds), self.config.agent.warmup
         drawn = [np.random.default_rng([seed, 1]).uniform(-1, 1, (wanted, self.spec.actions.n)) for seed in self.seeds]
         random = np.asarray(controls(self.spec, np.stack(drawn, axis=1).astype(np.float32)))
@@ -93,16 +93,16 @@ class MPCLoop:
         kept = rows[:, -self.learner.replay.items.shape[1] :]
         replay = jax.vmap(add)(self.learner.replay, jnp.asarray(kept))
         self.learner = dataclasses.replace(self.learner, replay=replay)
-        self._see(rows)
+        self._update_statistics(rows)
         return ended
 
     def begin_epoch(self) -> dict[str, Any]:
-        """Statistics and models take in what happened; episodes begin anew, as algorithm 3 has it. What was fitted."""
+        """Update statistics and models, and start new episodes, as in algorithm 3; returns the refit."""
         started = time.perf_counter()
         figures: dict[str, Any] = {}
         self.settle()
         if self.epoch and self.decisions > self.config.agent.warmup:
-            self._see(self._latest())
+            self._update_statistics(self._latest())
         if self.fit_state is not None:
             patience = max((self.config.training.patience or 15) - self.epoch, 3)
             settings = dataclasses.replace(self.config.training, patience=patience)
@@ -132,11 +132,11 @@ class MPCLoop:
         return figures
 
     def turn(self, wait: bool = False) -> list[FinishedEpisode]:
-        """One decision of every seed; the episodes that it ended.
+        """One decision of every seed; returns the episodes that ended.
 
-        The update that belongs to the last turn is handed to the device behind the plan of this one, so that it is done
-        while the host steps the physics: decisions are made by networks one update behind. With `wait` every part is
-        waited for, so that their times are told apart.
+        The update after the last turn is queued behind this turn's plan, so that it runs while the host steps the
+        physics: decisions use networks one update behind. With `wait`, each part is waited for, so that their times can
+        be measured.
         """
         clock = time.perf_counter()
         params = None if self.fit_state is None else self.fit_state.params
@@ -159,20 +159,20 @@ class MPCLoop:
         return ended
 
     def settle(self) -> None:
-        """Store what the last turn brought and update: the device does so while the host steps the physics."""
+        """Store the rows of the last turn and update, while the host steps the physics."""
         if self.pending is not None:
             self.learner = self.calls.learn(self.learner, self.normalizer, self.pending, self.data, self.decisions)
             self.pending = None
 
     def begin_episodes(self, which: np.ndarray) -> None:
-        """New episodes where marked: their random numbers follow from seed and episode alone."""
+        """Start new episodes where marked; their random numbers depend only on seed and episode."""
         instances, episode = np.flatnonzero(which), self.rollout.episode
         self.rollout.start(instances, [derive(self.seeds[i], Purpose.MPC_EPISODE, int(episode[i])) for i in instances])
         seen = self.normalizer.seen(self.rollout.obs, self.rollout.obs, np.ones(len(which), bool))
         self.seen_obs = np.where(which[:, None], seen, self.seen_obs)
 
     def policies(self) -> list[Policy]:
-        """Every seed's policy as it stands, without the noise of exploration."""
+        """Policy of every seed, without exploration noise."""
         found = []
         for i in range(len(self.seeds)):
             model = None if self.fit_state is None else eqx.combine(one(self.fit_state.params, i), self.static)
@@ -181,35 +181,34 @@ class MPCLoop:
         return found
 
     def arrays(self) -> dict[str, Any]:
-        """All that changes, to be saved after a turn; the replay without what is still empty."""
+        """All state, to be saved after a turn; the replay buffer without its empty part."""
         size = min(self.decisions - 1, self.learner.replay.items.shape[1])
         learner = dataclasses.replace(
             self.learner, replay=dataclasses.replace(self.learner.replay, items=self.learner.replay.items[:, :size])
         )
         return {
-            "mind": learner,
-            "sight": self.normalizer,
-            "progress": self.fit_state,
+            "learner": learner,
+            "normalizer": self.normalizer,
+            "fit_state": self.fit_state,
             "memory": self.memory,
             "pending": self.pending,
             "host": {**self.rollout.snapshot(), "seen_obs": self.seen_obs},
-            "fleet": self.rollout.vector_env.snapshot(),
+            "vector_env": self.rollout.vector_env.snapshot(),
         }
 
     def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> None:
-        """Go on from what was saved."""
         self.decisions, self.epoch = decisions, epoch
-        kept: LearnerState = arrays["mind"]
+        kept: LearnerState = arrays["learner"]
         items = self.learner.replay.items.at[:, : kept.replay.items.shape[1]].set(kept.replay.items)
         self.learner = dataclasses.replace(kept, replay=dataclasses.replace(kept.replay, items=items))
-        self.normalizer, self.fit_state, self.memory = arrays["sight"], arrays["progress"], arrays["memory"]
+        self.normalizer, self.fit_state, self.memory = arrays["normalizer"], arrays["fit_state"], arrays["memory"]
         self.pending = np.asarray(arrays["pending"])
         self.rollout.restore(arrays["host"])
         self.seen_obs = np.array(arrays["host"]["seen_obs"])
-        self.rollout.vector_env.restore({name: np.asarray(value) for name, value in arrays["fleet"].items()})
+        self.rollout.vector_env.restore({name: np.asarray(value) for name, value in arrays["vector_env"].items()})
 
     def like(self, decisions: int) -> dict[str, Any]:
-        """Arrays of the shapes that `arrays` has after so many decisions."""
+        """Arrays with the shapes of `arrays` after this many decisions."""
         self.begin_episodes(np.ones(len(self.seeds), bool))
         params = None if self.fit_state is None else self.fit_state.params
         now = self.rollout.obs, self.rollout.elapsed, self.data, 0
@@ -219,11 +218,10 @@ class MPCLoop:
         return self.arrays()
 
     def close(self) -> None:
-        """Give back the simulations."""
         self.rollout.vector_env.close()
 
     def _step(self, control: np.ndarray) -> tuple[np.ndarray, list[FinishedEpisode]]:
-        """Hold the controls; the rows of what happened, and what ended."""
+        """Hold the actions; returns the rows and the episodes that ended."""
         rollout, before, seen = self.rollout, self.rollout.obs, self.seen_obs
         first = rollout.elapsed == 0
         step = rollout.step(control)
@@ -238,19 +236,19 @@ class MPCLoop:
             self.begin_episodes(step.ended)
         return rows, ended
 
-    def _see(self, rows: np.ndarray) -> None:
-        """Take what was seen into the statistics."""
+    def _update_statistics(self, rows: np.ndarray) -> None:
+        """Update the statistics."""
         seen_obs = jnp.asarray(unpack_row(self.spec, rows).seen_obs)
         self.normalizer = jax.vmap(lambda normalizer, x: normalizer.with_more(x))(self.normalizer, seen_obs)
 
     def _rows(self) -> np.ndarray:
-        """All that is remembered, in order: [seed, decision, number]."""
+        """All stored rows, in order: [seed, decision, number]."""
         replay = self.learner.replay
         items, size = np.asarray(replay.items), int(replay.size[0])
         return items[:, :size] if size < items.shape[1] else np.roll(items, -int(replay.cursor[0]), axis=1)
 
     def _latest(self) -> np.ndarray:
-        """What was added since the statistics were last renewed."""
+        """Rows added since the last update of the statistics."""
         rows = self._rows()
         new = self.decisions - int(self.normalizer.statistics.count[0])
         return rows[:, max(rows.shape[1] - new, 0) :]

@@ -19,7 +19,7 @@ STAGE = "learning decision times"
 
 
 def schedule_learn_config(env: str, episodes: int | None, latent_policy: bool) -> LearnConfig:
-    """How a policy is learned under the schedule that it chooses itself."""
+    """Settings of a policy that is learned together with its schedule."""
     config = learn_preset(env, rollouts=not latent_policy)
     dqn = dataclasses.replace(config.dqn, cooldown=0.3)
     if env in ACCRUED_DQN:
@@ -40,11 +40,11 @@ def learn_schedule_policy(
     folder: Path | None = None,
     callback: Callback = no_callback,
 ) -> LearnResult:
-    """Learn a policy in imagination under the schedule that it chooses itself (algorithm 1 with imagined rewards).
+    """Learn a policy in imagination together with its schedule (algorithm 1 with imagined rewards).
 
-    From three models on, the last one validates the policy learned in the others. With `calibrated` models, which do
-    not overestimate what a short interval gains, the environment's own schedule is used instead: values that are still
-    wrong choose the shortest interval, and with it random actions explore little.
+    With three or more models, the last one validates the policy learned in the others. With `calibrated` models, which
+    do not overestimate the gain of short intervals, the environment's own schedule is used instead: inaccurate values
+    choose the shortest interval, with which random actions explore little.
     """
     members, validation_model = split_ensemble(models)
     schedule = None if calibrated else schedule_for_learning(models, env, taus=candidates, data=data)
