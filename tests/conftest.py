@@ -20,7 +20,7 @@ import kairode  # noqa: E402, F401, I001  sets what JAX needs before it starts
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
-from kairode._xla import allow_clearing, make_room  # noqa: E402
+from kairode._xla import allow_clearing, free_programs  # noqa: E402
 
 # The tower: a whole number is a fine float.
 jaxtyping.install_import_hook("kairode", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
@@ -32,7 +32,7 @@ allow_clearing()
 def _room_for_programs() -> Iterator[None]:
     """Hundreds of tests in one process compile more programs than it may hold."""
     yield
-    make_room(40_000)  # later than elsewhere: what is forgotten is compiled again
+    free_programs(40_000)  # later than elsewhere: what is forgotten is compiled again
 
 
 @pytest.fixture

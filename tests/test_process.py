@@ -97,10 +97,10 @@ def test_a_library_clears_no_caches(monkeypatch) -> None:
     data = kairode.collect(env, episodes=10)
     model = kairode.fit("rnn", data, iterations=2)
     kairode.evaluate(env, kairode.learn(model, env, episodes=1), episodes=2)
-    _xla.make_room(0)
+    _xla.free_programs(0)
     assert mine._cache_size() == 1
     monkeypatch.setattr(_xla, "_allowed", True)
-    _xla.make_room(10**10)
+    _xla.free_programs(10**10)
     assert mine._cache_size() == 1
-    _xla.make_room(0)
+    _xla.free_programs(0)
     assert mine._cache_size() == 0

@@ -1,4 +1,4 @@
-"""What a process of the command `kairode` sets before JAX is imported, which reads most of it only once.
+"""Process settings of the command `kairode`, made before JAX is imported, which reads most of them only once.
 
 A library leaves these to the process that imports it, so `import kairode` sets none of them.
 """
@@ -14,31 +14,31 @@ from pathlib import Path
 from kairode._xla import allow_clearing
 
 LEAST_SECONDS = "0"
-"""Programs that compile faster would be compiled again by every process; small ones are many, so all are kept."""
+"""Minimum compile time of cached programs: 0, because the many small ones add up."""
 
 
 def prepare_process() -> None:
-    """Keep compiled programs on disk, silence what is no news, let long commands free compiled programs."""
+    """Cache compiled programs on disk, silence messages, and let long commands free compiled programs."""
     keep_compiled_programs()
     silence()
     allow_clearing()
 
 
 def keep_compiled_programs() -> None:
-    """Point JAX to a folder of the user's cache, one for each kind of processor; a user's own settings stand."""
+    """Point JAX to a cache folder, one per kind of processor; a user's own settings take precedence."""
     with contextlib.suppress(OSError, RuntimeError):  # without a home there is no cache, and the work goes on
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", LEAST_SECONDS)
 
 
 def cache_folder() -> Path:
-    """The folder that compiled programs are kept in."""
+    """Folder of the compiled programs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "kairode" / f"jax-{hashlib.sha256(processor_features().encode()).hexdigest()[:12]}"
 
 
 def processor_features() -> str:
-    """What tells kinds of processors apart: a program compiled for one may crash on another."""
+    """Features that distinguish processors: a program compiled for one may crash on another."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.machine()
@@ -47,7 +47,7 @@ def processor_features() -> str:
 
 
 def silence() -> None:
-    """Turn off messages of JAX, XLA and matplotlib that a user can do nothing about."""
+    """Turn off messages of JAX, XLA and matplotlib that a user cannot act on."""
     warnings.filterwarnings("ignore", message=".*persistent compilation cache.*")  # one that cannot be written to
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     # XLA takes two hints to its own compiler for processor features and reports them as missing at every load.

@@ -1,14 +1,14 @@
-"""Keep XLA from computing wrong sums on the CPU, and from crashing a long process.
+"""Workarounds for XLA on the CPU: wrong sums, and crashes of long processes.
 
-Wrong sums: in JAX 0.10 a dot product fused with the sum that follows it gives wrong numbers beyond 32,768 rows
-(jax-ml/jax issue 39103; 0.10.1, too, has it in a narrower form). The fault is in the library that XLA hands such
-fusions to, so hand it none of them; dot products alone stay with it. JAX 0.11 computes right and is left alone. It must
-be said before JAX starts its CPU backend.
+Wrong sums: in JAX 0.10 a dot product fused with the sum that follows it is wrong beyond 32,768 rows (jax-ml/jax issue
+39103; 0.10.1 has it in a narrower form). The fault is in a library that XLA uses for such fusions, so these fusions are
+disabled; plain dot products are not affected. JAX 0.11 is correct and left unchanged. The flag must be set before JAX
+starts its CPU backend.
 
 Crashes: on the CPU every compiled program takes entries of the process's memory map, and keeps them as long as JAX
-remembers it. Linux allows 65,530; the program that finds no room ends the process without a word.
+caches it. Linux allows 65,530 entries; beyond that the process is killed without a message.
 
-`tests/test_jax.py` holds both.
+`tests/test_jax.py` tests both.
 """
 
 import gc
@@ -20,12 +20,12 @@ from pathlib import Path
 
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 MOST_MAPS = 20_000
-"""Of Linux's 65,530 for a process: what compiled programs may take before they are cleared."""
+"""Of Linux's 65,530 per process: how many compiled programs may take before they are cleared."""
 _allowed = False
 
 
 def avoid_wrong_sums() -> None:
-    """Set the flag where the installed JAX needs it, unless the user has set it already."""
+    """Set the flag if the installed JAX needs it, unless the user has set it."""
     flags = os.environ.get("XLA_FLAGS", "")
     if FLAG in flags or not importlib.metadata.version("jaxlib").startswith("0.10."):
         return
@@ -41,13 +41,13 @@ def avoid_wrong_sums() -> None:
 
 
 def allow_clearing() -> None:
-    """Let `make_room` clear JAX's caches in this process: for commands and tests, which own theirs."""
+    """Let `free_programs` clear JAX's caches in this process: only for commands and tests, which own theirs."""
     global _allowed
     _allowed = True
 
 
-def make_room(most: int = MOST_MAPS) -> None:
-    """Clear all compiled programs where the memory map is filling; those still needed are compiled again.
+def free_programs(most: int = MOST_MAPS) -> None:
+    """Clear all compiled programs when the memory map is filling up; those still needed are compiled again.
 
     Does nothing unless `allow_clearing` was called: JAX's caches belong to the whole process, not to a library.
     """
@@ -59,7 +59,7 @@ def make_room(most: int = MOST_MAPS) -> None:
 
 
 def memory_maps() -> int:
-    """Entries of this process's memory map; 0 where the system does not tell."""
+    """Entries of this process's memory map; 0 if unknown."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:

@@ -1,7 +1,7 @@
-"""Progress of long computations, told to a callback.
+"""Progress of long computations, reported to a callback.
 
-Every function that takes long has `callback=`, and calls it with a `Progress`. Stages that exist so far, with what
-`done` and `total` count and with their metrics:
+Long-running functions take `callback=` and call it with a `Progress`. Stages, with what `done` and `total` count and
+their metrics:
 
 | stage | counts | metrics |
 |---|---|---|
@@ -11,8 +11,7 @@ Every function that takes long has `callback=`, and calls it with a `Progress`. 
 | random, fitting, acting, testing | decisions (MPC) | `return`, `model_error`, `plan_ms`, `decisions_per_second` |
 | dyna | rounds | `real_episodes`, `real_decisions`, `model_error`, `collected_return`, `return` |
 
-A metric is one number, or a list with one for each seed or agent. A `message` is a sentence for people: it is shown as
-it is, whatever else is shown.
+A metric is a number, or a list with one per seed or agent. A `message` is a sentence that is always shown.
 """
 
 import dataclasses
@@ -22,20 +21,20 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far one stage of a computation is."""
+    """Progress of one stage of a computation."""
 
     stage: str
-    """What is being done: "collect", "fit", .. A label may follow after a colon, "learn: model-free"."""
+    """Name of the stage: "collect", "fit", .. A label may follow after a colon, "learn: model-free"."""
     done: int = 0
-    """Units of work done, those of earlier processes included."""
+    """Units of work done, including earlier processes."""
     total: int | None = None
-    """Units of work in all; None where that is not known."""
+    """Total units of work; None if unknown."""
     metrics: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
-    """Latest figures; a list holds one for each seed or agent, NaN where there is none yet."""
+    """Latest metrics; a list holds one per seed or agent, NaN for missing values."""
     seconds: float = 0.0
-    """Since the stage began in this process."""
+    """Seconds since the stage began in this process."""
     message: str = ""
-    """A sentence for people, as a stage begins or ends."""
+    """A sentence to show when a stage begins or ends."""
 
     @property
     def finished(self) -> bool:
@@ -51,9 +50,9 @@ def no_callback(progress: Progress) -> None:
 
 
 def every(seconds: float, callback: Callback, clock: Callable[[], float] = time.monotonic) -> Callback:
-    """Call back at most once in so many seconds.
+    """Call back at most once in this many seconds.
 
-    What begins a stage, ends it or carries a message is always passed on.
+    Events that begin or end a stage or carry a message are always passed on.
     """
     passed: dict[str, float] = {}
 
@@ -68,7 +67,7 @@ def every(seconds: float, callback: Callback, clock: Callable[[], float] = time.
 
 
 def counter(stage: str, total: int | None, callback: Callback) -> Callable[[int], None]:
-    """A function that is called with every amount of work done, and calls back with their sum."""
+    """A function to be called with each amount of work done; it calls back with their sum."""
     done, started = 0, time.perf_counter()
 
     def advance(amount: int) -> None:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: under a temporary name first, then renamed."""
+"""Atomic file writes: under a temporary name first, then renamed."""
 
 import contextlib
 import json
@@ -12,11 +12,11 @@ from typing import Any
 from kairode.errors import KairodeError
 
 PARTS = ".*.part"
-"""Temporary names; a killed writer leaves such a file behind."""
+"""Temporary names; a killed process leaves such a file behind."""
 
 
 def check_target(path: str | Path) -> Path:
-    """Refuse a path that no file can be written to, before any work is done for it."""
+    """Raise if a path cannot be written to, before any work is done."""
     path = Path(path)
     if path.name == "" or path.is_dir():
         raise KairodeError(f"cannot write '{path}': it is a folder. Add the name of a file.")
@@ -28,7 +28,7 @@ def check_target(path: str | Path) -> Path:
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """A temporary path to write to; it is renamed to the wanted path when the block ends without error."""
+    """A temporary path to write to, renamed to the target when the block ends without error."""
     path = check_target(path)
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
@@ -39,24 +39,24 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise KairodeError(f"cannot write {path}: {reason}. Choose another place, or make room there.") from error
+        raise KairodeError(f"cannot write {path}: {reason}. Choose another location, or free some space.") from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
 
 
 def save_json(path: str | Path, content: Any) -> None:
-    """Write JSON with one line for each list of numbers."""
+    """Write JSON with one line per list of numbers."""
     with atomic_write(path) as part:
         part.write_text(_compact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
 
 
 def load_json(path: str | Path, advice: str = "remove it, and run the command again.") -> Any:
-    """The content of a JSON file; the advice is what to do where it is damaged."""
+    """Read a JSON file; `advice` is appended to the error if it is damaged."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise KairodeError(f"there is no {path}.") from error
+        raise KairodeError(f"{path} does not exist.") from error
     except ValueError as error:
         raise KairodeError(f"{path} is damaged: {advice}") from error
 

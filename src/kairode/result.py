@@ -1,11 +1,11 @@
-"""What the evaluation of a policy found: one type for every record, table and sentence.
+"""Results of evaluating policies: one type for every record, table and sentence.
 
     return                      sum of the rewards at decisions
     discounted_return           each of them times gamma^t, t the time of its decision
-    accrued_return              sum of the rewards counted on every finest step
+    accrued_return              sum of the rewards counted on every finest time step
     discounted_accrued_return   each of them times gamma^t
 
-A task is evaluated by one of the four, its objective.
+A task's objective is one of the four.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 Statistic = Callable[..., Any]
 """A function of an array, with an argument `axis`."""
 RESAMPLES = 2000
-"""Of a bootstrap interval."""
+"""Number of bootstrap resamples."""
 
 
 def mean(values: ArrayLike, axis: int | None = None) -> Any:
@@ -29,12 +29,12 @@ def std(values: ArrayLike, axis: int | None = None) -> Any:
 
 
 def iqm(values: ArrayLike, axis: int | None = None) -> Any:
-    """Interquartile mean: a quarter of the values, rounded down, is left out at each end."""
+    """Interquartile mean: a quarter of the values, rounded down, is dropped at each end."""
     return _scalar(scipy.stats.trim_mean(np.asarray(values, np.float64), 0.25, axis=axis))
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> float:
-    """How far scores fall short of a target on average; more than the target counts as the target."""
+    """Mean shortfall from a target; scores above the target count as the target."""
     return float(target - np.mean(np.minimum(np.asarray(scores, np.float64), target)))
 
 
@@ -47,7 +47,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> float:
 
 
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
-    """For each threshold the share of scores above it."""
+    """Fraction of scores above each threshold."""
     return np.mean(np.ravel(scores)[None] > np.asarray(thresholds, np.float64)[:, None], axis=1)
 
 
@@ -86,7 +86,7 @@ def stratified_interval(
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A sample in a few numbers."""
+    """Summary of a sample."""
 
     mean: float
     std: float
@@ -97,12 +97,11 @@ class Summary:
     n: int
 
     def scaled(self, unit: float) -> "Summary":
-        """In another unit."""
         return Summary(self.mean / unit, self.std / unit, self.iqm / unit, self.low / unit, self.high / unit, self.n)
 
 
 def summarize(values: ArrayLike) -> Summary:
-    """The mean with its 95 % bootstrap interval, the standard deviation and the IQM of some values."""
+    """Mean with its 95 % bootstrap interval, standard deviation and IQM."""
     values = np.asarray(values, np.float64)
     return Summary(mean(values), std(values), iqm(values), *bootstrap_interval(values), n=len(values))
 

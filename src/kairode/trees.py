@@ -1,4 +1,4 @@
-"""Several pytrees as one, with an axis in front of every array, and back; one pytree or another."""
+"""Stacking of pytrees along a new first axis, and selection."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 def stack(trees: Sequence[T]) -> T:
-    """Trees that differ in their arrays alone, as one. Anything else they hold must be the same: the first one's."""
+    """Stack trees that differ only in their arrays; anything else must be equal and is taken from the first."""
     parts = [eqx.partition(tree, eqx.is_array) for tree in trees]
     return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *(arrays for arrays, _ in parts)), parts[0][1])
 
 
 def one(tree: T, index: Any) -> T:
-    """One of the trees that were stacked (or several, where the index is a slice)."""
+    """One of the stacked trees (or several, if the index is a slice)."""
     return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
 
 
 def alone(tree: T) -> T:
-    """A stack of one."""
+    """A stack of one tree."""
     return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
 
 
 def choose(condition: Any, yes: T, no: T) -> T:
-    """One tree or the other, by a scalar that compiled code computes."""
+    """Select one of two trees by a traced scalar."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)

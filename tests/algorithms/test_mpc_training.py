@@ -197,7 +197,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
         assert figures_of(more) == figures_of(run_mpc(longer, tmp_path / "longer"))
     with pytest.raises(KairodeError, match="another run"):
         run_mpc(dataclasses.replace(config, refit_every=100), tmp_path / "parts")
-    with pytest.raises(KairodeError, match=r"has taken .* decisions already"):
+    with pytest.raises(KairodeError, match=r"has already taken .* decisions already"):
         run_mpc(dataclasses.replace(config, decisions=300), tmp_path / "parts")
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]

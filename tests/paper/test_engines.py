@@ -143,7 +143,7 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
     for work in units:
         until(lambda work=work: _free(work))  # where the driver is gone, its processes end as well
         assert not work.done
-        assert work.state == "to go on"
+        assert work.state == "to resume"
     tally = run_work(units, LocalEngine(2))
     assert len(tally.run) == 2
     for work in units:

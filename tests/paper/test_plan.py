@@ -129,7 +129,7 @@ def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
     (rounds.folder / "checkpoint.json").write_text("{}")
     (rounds.folder / "record.json").write_text(json.dumps({"figures": {"rounds": [1] * 13}}))
     assert not rounds.done
-    assert rounds.state == "to go on"
+    assert rounds.state == "to resume"
     (rounds.folder / "record.json").write_text(json.dumps({"figures": {"rounds": [1] * 13, "test": {}}}))
     assert rounds.done
 

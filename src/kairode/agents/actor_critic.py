@@ -126,7 +126,6 @@ def critic_values(
 def next_values(
     agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> Float[Array, " b"]:
-    """Value of the next state under the target networks."""
     target, features = agent.target, batch.next_features
     if settings.stochastic:
         action, density = drawn(agent.networks.actor, features, key=key)
@@ -139,7 +138,6 @@ def next_values(
 
 
 def critic_loss(critics: Critic, batch: ReplayTransition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
-    """Mean squared TD error, summed over the critics."""
     errors = critic_values(critics, batch.features, batch.action) - wanted[None]
     return (errors**2).mean(1).sum()
 

@@ -128,7 +128,6 @@ class TrackingEncoder(ObsEncoder):
         return LatentMemory.new(spec, start(self.models, jax.random.split(key, count)))
 
     def advance_latents(self, latents: LatentMemory, elapsed: Tau) -> LatentMemory:
-        """Latent state of every model after the time since the last decision."""
         move = eqx.filter_vmap(lambda model, z: latents.moved(model, z, elapsed))
         return latents._replace(z=move(self.models, latents.z))
 

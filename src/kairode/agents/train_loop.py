@@ -129,7 +129,6 @@ def train_agents(
 
 
 def _decisions(state: _State) -> int:
-    """Decisions of the agent that has taken the most."""
     return int(state.train_state.decisions.max())
 
 

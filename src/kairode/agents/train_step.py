@@ -213,7 +213,6 @@ def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_stat
 
 
 def _vmap_agents(batch: TrainingBatch, function: Any) -> Any:
-    """`vmap` over the agents of a batch."""
     return eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=batch.agents)
 
 
@@ -233,12 +232,10 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
 
 
 def agents_finished(train_state: TrainState) -> Bool[Array, " agents"]:
-    """Agents that have trained for all their episodes, or diverged."""
     return (train_state.episodes >= train_state.returns.shape[1]) | train_state.diverged
 
 
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:
-    """Add the same transitions to every agent's replay buffer."""
     learner = jax.vmap(store_transitions, in_axes=(0, None))(train_state.learner, transitions)
     return eqx.tree_at(lambda p: p.learner, train_state, learner)
 

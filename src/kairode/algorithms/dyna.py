@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode._xla import make_room
+from kairode._xla import free_programs
 from kairode.agents.dqn import init_learner, store_transitions
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import evaluate
@@ -156,7 +156,7 @@ def run_rounds(
                 write(folder / DATA, state.data)  # before the checkpoint, which records the number of episodes
             session.save(_arrays(state), number=number, episodes=len(state.data), rounds=figures)
             callback(Progress("dyna", number, config.rounds, message=_sentence(found)))
-            make_room()
+            free_programs()
             if session.interrupted() and number < config.rounds:
                 raise session.stop(f"after round {number}")
     assert state is not None
@@ -265,7 +265,6 @@ def refit_ensemble(
 
 
 def _new_models(config: DynaConfig, data: Trajectory) -> Any:
-    """An ensemble with random weights, stacked."""
     preset: FitConfig = fit_preset(config.env)
     sizes = dataclasses.replace(preset.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden)
     fit = dataclasses.replace(

@@ -167,7 +167,6 @@ def learn_policy(
 
 
 def _check_task(env: Any, data: Any) -> Task:
-    """The task to learn; raises if it is not supported."""
     if not isinstance(env, Environment | Task):
         raise KairodeError(
             f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task. For data "
@@ -190,7 +189,6 @@ def _training_env(
     data: Trajectory | None,
     latent_policy: bool,
 ) -> tuple[Environment, ObsEncoder]:
-    """Environment and encoder for training."""
     if members is not None:
         options = _model_env_options(env, config, data)
         if config.rollout_length is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kairode._xla import make_room
+from kairode._xla import free_programs
 from kairode.algorithms.mpc_agent import FinishedEpisode
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
@@ -166,7 +166,7 @@ class MPCTraining:
             return
         if config.model != MODEL_FREE:
             self.callback(Progress("fitting the model"))
-        make_room()
+        free_programs()
         fitted = loop.begin_epoch()
         if fitted:
             self.fits.append({"decisions": loop.decisions, **fitted})
@@ -177,7 +177,6 @@ class MPCTraining:
         return {"config": config, "system": spec_identity(self.env.task.spec)}
 
     def _check_decisions(self) -> None:
-        """Raise if fewer decisions are requested than were taken."""
         taken = self.session.earlier["decisions"]
         if taken > self.config.decisions:
             raise KairodeError(
@@ -206,7 +205,6 @@ class MPCTraining:
         self.session.save(loop.arrays(), spent=loop.spent, **about)
 
     def _mark(self) -> None:
-        """Start measuring the time per decision."""
         self.mark = (time.perf_counter(), self.loop.decisions, self.loop.spent["planning"])
 
     def _tell(self) -> None:

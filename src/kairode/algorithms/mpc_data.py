@@ -49,12 +49,11 @@ def validation_mask(chunks: Chunks) -> np.ndarray:
 
 
 def next_power_of_two(number: float) -> int:
-    """The next power of two."""
+    """The smallest power of two that is at least `number`."""
     return 1 << max(int(np.ceil(number)) - 1, 0).bit_length()
 
 
 def _episodes(spec: Spec, normalizer: ObsNormalizer, chunks: Chunks, mask: np.ndarray, size: int) -> Episodes:
-    """Chunks of a seed selected by the mask, normalised and padded."""
     spare = size - int(mask.sum())
 
     def padded(x: np.ndarray) -> Any:

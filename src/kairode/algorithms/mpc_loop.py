@@ -221,7 +221,6 @@ class MPCLoop:
         self.rollout.vector_env.close()
 
     def _step(self, control: np.ndarray) -> tuple[np.ndarray, list[FinishedEpisode]]:
-        """Hold the actions; returns the rows and the episodes that ended."""
         rollout, before, seen = self.rollout, self.rollout.obs, self.seen_obs
         first = rollout.elapsed == 0
         step = rollout.step(control)
@@ -237,7 +236,6 @@ class MPCLoop:
         return rows, ended
 
     def _update_statistics(self, rows: np.ndarray) -> None:
-        """Update the statistics."""
         seen_obs = jnp.asarray(unpack_row(self.spec, rows).seen_obs)
         self.normalizer = jax.vmap(lambda normalizer, x: normalizer.with_more(x))(self.normalizer, seen_obs)
 

@@ -67,7 +67,6 @@ def report_command(
 
 
 def _compare(runs: list[Path], path: Path | None) -> None:
-    """Print a table of runs that differ by their seeds; write their joint record if requested."""
     from kairode.files import save_json
     from kairode.report.compare import compare_runs, comparison_sentence, runs_table
     from kairode.report.table import print_table

@@ -24,7 +24,7 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Controls (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is refitted as data grow.
 
     Safe to interrupt: run the same command again to resume. The defaults below are those of the environment and of
-    --rounds, --latent-policy, --schedule, --paper, --model and --agent.kind: `kairode run hopper --help` shows hopper's.
+    --rounds, --latent-policy, --schedule, --paper, --model and --agent.kind: see `kairode run hopper --help`.
 
     Example: kairode run hiv
 

@@ -33,7 +33,7 @@ def schedule_command(
     Example: kairode schedule acrobot
 
     Args:
-        run: folder of `kairode run` or `kairode dyna`; or the name of an environment, whose models are then fitted first
+        run: folder of `kairode run` or `kairode dyna`; or the name of an environment, whose models are fitted first
             (as `kairode run ENV --model-free-episodes 0 --schedule-episodes 0` does).
         json: print figures as JSON, nothing else.
         quiet: print nothing but errors.

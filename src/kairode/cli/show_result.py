@@ -58,7 +58,6 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
 
 
 def _page(what: str, view: View) -> str:
-    """Write the page; returns a sentence with its path, or the reason why there is none."""
     from kairode.report.results_page import write_results_page
 
     page = view.scope.runs / "reproduce" / f"{what}.html"
@@ -71,12 +70,10 @@ def _page(what: str, view: View) -> str:
 
 
 def _inside(view: View, what: str) -> View:
-    """The view with a figure's path in the folder given for all."""
     return view if view.out is None else dataclasses.replace(view, out=view.out / f"{what}.svg")
 
 
 def _show_one(what: str, view: View, skip_missing: bool) -> Any:
-    """Show one result; returns its figures for JSON."""
     kinds = {"table1": _table1, "figure-schedule": _with_table, "figure-mujoco": _with_table}
     one = kinds.get(what, _returns if what.startswith("table") else _figure)
     try:
@@ -120,7 +117,6 @@ def _returns(what: str, view: View) -> Any:
 
 
 def _with_table(what: str, view: View) -> Any:
-    """A figure with a table: return against visits, or the robots."""
     from kairode.report import mpc as control
     from kairode.report import schedule as visits
 
@@ -142,7 +138,6 @@ def _figure(what: str, view: View) -> Any:
 
 
 def _drawn(view: View, what: str) -> None:
-    """Draw a figure, unless this is a dry run."""
     from kairode.report.figures import save_figure
     from kairode.report.results import FIGURES
 

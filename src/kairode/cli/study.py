@@ -26,8 +26,8 @@ def study_command(
     Example: kairode study policies/paper-gridworld-oracle
 
     Args:
-        name: name of its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all --dry-run`
-            lists missing ones.
+        name: name of its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all
+            --dry-run` lists missing ones.
         seeds: number of seeds; by default the study's own.
         budget: quick (a twentieth) or paper.
         results: folder of the records; by default results, for the quick budget RUNS/quick/results (with runs in

@@ -83,7 +83,6 @@ class Log:
         self.terminated, self.truncated = np.zeros((2, episodes), bool)
 
     def record(self, instances: np.ndarray, episode: np.ndarray, actions: np.ndarray, step: Step) -> None:
-        """Add one decision of each of these instances to its episode."""
         k = self.length[episode]
         self.observation[episode, k + 1], self.action[episode, k] = step.obs[instances], actions[instances]
         self.interval[episode, k], self.reward[episode, k] = step.tau[instances], step.reward[instances]
@@ -128,7 +127,6 @@ class Actor:
         episode: Int[np.ndarray, " n"],
         count: Int[np.ndarray, " n"],
     ) -> np.ndarray:
-        """Actions of all instances, each after `count` decisions of its episode."""
         actions, self.memory = self._act(self.memory, obs, elapsed, self.data[episode], count)
         return np.asarray(actions)
 

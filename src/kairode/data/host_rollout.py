@@ -29,7 +29,6 @@ class HostRollout:
         """Decisions taken in it."""
 
     def start(self, instances: np.ndarray, seeds: Sequence[int]) -> None:
-        """Start an episode in each of these instances, one seed each."""
         if not instances.size:
             return
         obs = self.vector_env.reset(seeds, instances.tolist())
@@ -39,7 +38,6 @@ class HostRollout:
         self.elapsed[instances], self.earned[instances], self.length[instances] = 0.0, 0.0, 0
 
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
-        """Hold one action per instance, for the given intervals or those of the schedule."""
         step = self.vector_env.step(actions, taus)
         self.obs, self.elapsed = step.obs, step.tau.astype(np.float32)
         self.earned += step.reward

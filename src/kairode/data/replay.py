@@ -51,7 +51,6 @@ def add(replay: Replay, items: PyTree[Array]) -> Replay:
 
 
 def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
-    """Draw items uniformly, with replacement."""
     where = jax.random.randint(key, (count,), 0, replay.size)
     return jax.tree.map(lambda x: x[where], replay.items)
 

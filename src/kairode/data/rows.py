@@ -22,7 +22,6 @@ class StepRow(NamedTuple):
 
 
 def width(spec: Spec) -> int:
-    """Length of a row."""
     return 2 * len(spec.observations) + spec.actions.n + 4
 
 

@@ -106,7 +106,6 @@ def _open(path: str | Path) -> pa.Table:
 
 
 def _spec(path: str | Path, table: pa.Table) -> Spec:
-    """The spec in the file's metadata, or inferred from its columns."""
     raw = (table.schema.metadata or {}).get(KEY)
     if raw is None:
         return spec_from_table(path, table)
@@ -271,7 +270,6 @@ def _padded(
     reward: np.ndarray,
     ends: dict[str, np.ndarray],
 ) -> Trajectory:
-    """Rows as padded episodes."""
     heads, tails = np.flatnonzero(first), np.flatnonzero(last)
     length = tails - heads
     place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])

@@ -42,12 +42,10 @@ class Trajectory(eqx.Module):
 
     @property
     def decisions(self) -> int:
-        """Total number of decisions."""
         return int(np.sum(self.length))
 
     @property
     def undiscounted(self) -> Any:
-        """Return of each episode."""
         return np.asarray(self.reward, np.float64).sum(-1)
 
     @property

@@ -54,7 +54,6 @@ def acrobot_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
 
 
 def wrap_and_clip(motion: Motion) -> Motion:
-    """Wrap the angles into [-pi, pi) and clip the velocities."""
     theta1, theta2, dtheta1, dtheta2 = motion
 
     def wrap(angle: Array) -> Array:

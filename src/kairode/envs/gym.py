@@ -47,7 +47,6 @@ def interval_space(spec: Spec) -> spaces.Space:
 
 
 def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
-    """Validate the actions of all instances and convert them to an array."""
     kind = spec.actions
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
@@ -169,7 +168,6 @@ class SemiMarkovEnv(gymnasium.Env):
         return step.obs[0], float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
     def render(self) -> Any:
-        """The current state as an RGB array, with `render_mode="rgb_array"`."""
         if self.render_mode is None:
             return None
         from kairode.envs.render import render_history
@@ -208,7 +206,6 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         self.ended = np.zeros(num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        """Reset all instances; a single seed is incremented from instance to instance."""
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds: list[int | None] = [None] * self.num_envs
         if isinstance(seed, int | np.integer):
@@ -223,7 +220,6 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
         return obs, {"dt": zero, "time": zero.copy()}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Step all instances; those whose episode ended are reset instead."""
         step = self.instances.step(actions, self.ended)
         self.ended = step.ended
         info = {"dt": step.tau, "time": step.time}

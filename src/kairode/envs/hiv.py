@@ -87,7 +87,6 @@ class HIVTask(Task):
     """Observed markers, in order."""
 
     def marker(self, name: str, obs: Float[Array | np.ndarray, "... obs"]) -> Any:
-        """An observed marker per ml."""
         i = MARKERS.index(name)
         return 10.0 ** (obs[..., self.markers.index(name)] * LOG_STD[i] + LOG_MEAN[i])
 

@@ -131,7 +131,6 @@ class Locomotion(HostEnvironment):
 
     @property
     def repeats(self) -> tuple[int, int]:
-        """Minimum and maximum frames an action is held."""
         return self.intervals or (1, 9 if self.name == "half-cheetah" else 7)
 
     @property
@@ -154,7 +153,6 @@ class Locomotion(HostEnvironment):
         return LocomotionTask(spec, robot, robot.frame if self.reward_time == "seconds" else 1.0)
 
     def open(self, **options: Any) -> "LocomotionSimulation":
-        """Start a simulation; options such as render_mode are passed to Gymnasium."""
         return LocomotionSimulation(self, **options)
 
 
@@ -204,7 +202,6 @@ class LocomotionSimulation(Simulation):
         return self.observation()
 
     def interval(self, action: np.ndarray) -> float:
-        """The paper's rule; independent of the action."""
         velocity = self.gym.data.qvel
         return float(repeat_rule(velocity if self.env.timing == "all" else velocity[2:], *self.env.repeats))
 

@@ -21,7 +21,6 @@ INK, MUTED, ACCENT, GOOD = "#1f2933", "#9aa5b1", "#d64545", "#2f855a"
 
 
 def render_history(env: Environment, history: History) -> np.ndarray:
-    """The current state of an episode as an RGB array."""
     drawing = DRAWINGS[type(env)]
     figure = Figure(figsize=(6.4, 4.8), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -51,7 +50,6 @@ def draw_gridworld(figure: Figure, env: gridworld.WindyGridworld, history: Histo
 
 
 def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None:
-    """The two links, the target height, and the last torque."""
     axes = figure.subplots()
     theta1, theta2 = history[-1]["state"][:2]
     x = np.cumsum([0.0, math.sin(theta1), math.sin(theta1 + theta2)])
@@ -67,7 +65,6 @@ def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None
 
 
 def draw_pendulum(figure: Figure, env: pendulum.Pendulum, history: History) -> None:
-    """The rod, its upright position, and the last torque."""
     axes = figure.subplots()
     theta = history[-1]["state"][0]
     axes.plot([0, 0], [0, 1], color=GOOD, ls="--", lw=1.2)

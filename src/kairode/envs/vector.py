@@ -27,7 +27,6 @@ class Step(NamedTuple):
 
     @property
     def ended(self) -> np.ndarray:
-        """Mask of the instances whose episode is over."""
         return self.terminated | self.truncated
 
 
@@ -72,7 +71,6 @@ class VectorEnv(abc.ABC):
 
 
 def next_episode_key(data: jax.Array) -> jax.Array:
-    """The key of an instance's next episode."""
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
 
 

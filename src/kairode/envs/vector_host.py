@@ -114,7 +114,6 @@ class HostVectorEnv(VectorEnv):
         list(self.pool.map(move_some, self.split))
 
     def states(self) -> Any:
-        """None: they stay inside the physics engine."""
         return None
 
     def snapshot(self) -> dict[str, np.ndarray]:

@@ -57,7 +57,6 @@ class DynamicsModel(eqx.Module):
     """Added to the observations of `step` and `path` (imagination and planning); fitting knows nothing of it."""
 
     def start(self, *, key: Key[Array, ""]) -> Latent:
-        """z_0 from the prior."""
         return self.initial.prior(key=key)
 
     def step(self, z: Latent, obs: Obs, action: Action, tau: Tau) -> tuple[Latent, Obs]:

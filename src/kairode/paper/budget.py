@@ -67,7 +67,6 @@ class Scope:
         return self.runs / (kind if seeds == own else f"{kind}-{seeds}-seeds") / name
 
     def words(self) -> list[str]:
-        """As options of the command."""
         return [
             *("--results", str(self.results), "--runs", str(self.runs), "--budget", self.budget),
             *([] if self.seeds is None else ["--seeds", str(self.seeds)]),

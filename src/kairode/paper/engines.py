@@ -101,7 +101,6 @@ def run_work(
 def _start_some(
     waiting: list[WorkItem], running: list[WorkItem], engine: Engine, callback: Callable[[WorkItem, str], None]
 ) -> None:
-    """Start items without open requirements, in order, while there is capacity."""
     open_names = {work.name for work in (*waiting, *running)}
     ready = [work for work in waiting if not open_names.intersection(work.needs)]
     for i, work in enumerate(ready):
@@ -113,7 +112,6 @@ def _start_some(
 
 
 def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[WorkItem]:
-    """Items that need something that failed."""
     names = {work.name for work in failed}
     return [work for work in waiting if names.intersection(work.needs)]
 
@@ -158,7 +156,6 @@ def _release(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Pop
 
 
 def result(work: WorkItem, code: int) -> Outcome:
-    """Outcome of a finished process."""
     return "run" if code == 0 and work.done else "failed"
 
 
@@ -182,7 +179,6 @@ class LocalEngine(Engine):
         self.gpu = "JAX_PLATFORMS" not in os.environ and Path("/dev/nvidia0").exists()
 
     def has_capacity(self, work: WorkItem) -> bool:
-        """Whether a core is free, and the GPU if the item uses it."""
         return bool(self.free) and not (self.gpu and work.wide and any(one.work.wide for one in self.running))
 
     def start(self, work: WorkItem, alone: bool) -> None:

@@ -82,7 +82,6 @@ def _recorded(usual: Any, published: Path) -> float | None:
 
 
 def _by_rate(usual: Any) -> float | None:
-    """From measured rates."""
     if isinstance(usual, FitConfig) and usual.source in ITERATION:
         longer = 4.0 if usual.source.startswith("hiv") and not usual.env_fields.get("max_decisions") else 1.0
         each = longer * LIGHTER.get(usual.model, 1.0) * ITERATION[usual.source]

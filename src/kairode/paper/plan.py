@@ -85,7 +85,6 @@ def plan(
 
 
 def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
-    """Sort by requirements."""
     ordered: dict[str, WorkItem] = {}
 
     def put(name: str) -> None:
@@ -100,7 +99,6 @@ def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
 
 
 def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
-    """Names of the records of a table or figure."""
     if what == "all":
         return list(dict.fromkeys(name for one in ALL for name in goals(one, scope, rows, models, only)))
     if what == "table1":
@@ -121,7 +119,6 @@ def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], o
 
 
 def _chosen(kind: str, only: Sequence[str]) -> list[str]:
-    """All names, or only the given ones."""
     for name in only:
         if name not in STUDIES[kind]:
             raise unknown("study", name, STUDIES[kind])
@@ -150,14 +147,12 @@ def _work_item(name: str, scope: Scope, needed: bool) -> WorkItem:
 
 
 def _number(seed: str, name: str) -> int:
-    """The seed at the end of a name."""
     if not seed.isdigit():
         raise KairodeError(f"'{name}' must end with a seed, such as 0, not with '{seed}'.")
     return int(seed)
 
 
 def split_cell(name: str) -> tuple[str, str]:
-    """Row and model of a cell of table 1."""
     cells = {f"{row}-{model}": (row, model) for row in table1.ROWS for model in MODELS}
     if name not in cells:
         raise unknown("cell of table1", name, cells)
@@ -211,7 +206,6 @@ def _rounds(seed: int, scope: Scope, needed: bool) -> WorkItem:
 
 
 def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
-    """Work whose seeds run together."""
     usual = STUDIES[kind][name]
     config, folder = scope.of(usual), scope.folder({"policies": "studies"}.get(kind, kind), name, usual)
     policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))

@@ -85,7 +85,6 @@ class RayEngine(Engine):
         self.aside.enter_context(contextlib.redirect_stdout(sys.stderr))
 
     def has_capacity(self, work: WorkItem) -> bool:
-        """Always: Ray has its own queue."""
         return True
 
     def start(self, work: WorkItem, alone: bool) -> None:

@@ -119,7 +119,6 @@ Table = dict[str, Any]
 
 
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
-    """A cell from the record of its study, if there is one."""
     for name, study in STUDIES.items():
         if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
             continue
@@ -132,7 +131,6 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
 
 
 def table2a(results: Path, setting: str) -> Table:
-    """Returns on the environment's own schedule."""
     models = (*PAPER_MODELS, ORACLE)
     return {env: {model: cell(results, setting, env, model, 0.0) for model in models} for env in ENVS}
 
@@ -144,7 +142,6 @@ def table2b(results: Path, setting: str) -> Table:
 
 
 def table4(results: Path, setting: str) -> Table:
-    """Returns on all regular schedules."""
     models = (*PAPER_MODELS, ORACLE)
     return {
         env: {key(tau): {model: cell(results, setting, env, model, tau) for model in models} for tau in REGULAR[env]}
@@ -162,7 +159,6 @@ PARTIAL = {
 
 
 def table3(results: Path, setting: str) -> Table:
-    """Returns on partially observed HIV."""
     rows = {
         row: cell(results, setting, env, model, 0.0, latent=latent) for row, (env, model, latent) in PARTIAL.items()
     }
@@ -187,5 +183,4 @@ NEEDS: dict[str, Callable[[str, Study], bool]] = {
 
 
 def needed(what: str, names: Iterable[str] = ()) -> list[str]:
-    """The studies of a table, or the given ones."""
     return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]

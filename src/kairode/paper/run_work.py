@@ -75,7 +75,6 @@ def _study_record(work: WorkItem, scope: Scope, time_limit: float, callback: Cal
 
 
 def _options(scope: Scope) -> str:
-    """Options for a record's command."""
     return ("" if scope.seeds is None else f" --seeds {scope.seeds}") + " --budget quick" * (scope.budget == "quick")
 
 

@@ -218,7 +218,6 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
 
 
 def build_batch(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
-    """One agent per interval or price and seed."""
     agents = len(study.labels) * study.seeds
     if study.chooser == "fixed":
         spec = env.task.spec
@@ -248,20 +247,16 @@ def lookahead_models(by: str, env: Environment, seed: int, runs: Path) -> tuple[
 
 
 def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> QPolicy:
-    """All policies of a batch, stacked."""
     return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
 
 
 def _scores(env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int) -> Scores:
-    """Scores [agents, episodes], with accrued rewards."""
     return score_accrued(env, policies, batch.schedule, seed, episodes, batch.agents)
 
 
 def schedule_validator(
     study: ScheduleStudy, env: Environment, batch: TrainingBatch
 ) -> Callable[[ReLUNetwork], dict[str, Any]]:
-    """Validation by the return on the real system."""
-
     def validate(q: ReLUNetwork) -> dict[str, Any]:
         found = _scores(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
         return {"real": objective_scores(env.task.spec, found).mean(-1), "visits": found.decisions.mean(-1)}

@@ -129,7 +129,6 @@ def run_study(
 
 
 def _least(study: Study, env: Environment) -> float:
-    """The shortest interval of all schedules."""
     return min(tau or env.task.spec.intervals.low for tau in study.schedules)
 
 
@@ -175,12 +174,10 @@ def _with_data(study: Study, env: Environment, train_state: TrainState) -> Train
 
 
 def _training_data(study: Study) -> Trajectory:
-    """The data the models were fitted to."""
     return load_data(cell_config(study.fits, study.models[0], 0)).train
 
 
 def _model_env_options(study: Study) -> dict[str, Any]:
-    """Options of all model environments of a study."""
     # The paper uses the most likely interval; so do our studies, for comparison.
     options = {"sample_intervals": False, **study.model_env}
     if study.models == (ORACLE,) or (study.obs_margin is None and study.rollout_length is None):
@@ -194,7 +191,6 @@ def _model_env_options(study: Study) -> dict[str, Any]:
 
 
 def _policies_by_batch(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -> list[QPolicy]:
-    """The policies of each batch, stacked."""
     found, start = [], 0
     for batch in batches:
         part = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], q)
@@ -226,7 +222,6 @@ def study_validator(
 
 
 def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
-    """Scores [agents, episodes] on the real system."""
     seed = derive(study.agents_from, Purpose.TUNING_TEST)  # tuning uses other test episodes
     keys = episode_keys(seed, study.test_episodes)
     parts = [
@@ -286,5 +281,4 @@ def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
 
 
 def key(tau: float) -> str:
-    """Name of a schedule in a record."""
     return f"{tau:g}" if tau else "own"

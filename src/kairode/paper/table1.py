@@ -88,7 +88,6 @@ EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_be
 
 
 def cell_config(row: str, model: str, seed: int) -> FitConfig:
-    """Config of one seed of a cell."""
     this = ROWS[row]
     preset = fit_preset(this.env)
     sizes = preset.sizes if this.solver is None else dataclasses.replace(preset.sizes, solver=this.solver)
@@ -104,7 +103,6 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
 
 
 def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
-    """Combine the records of a cell's seeds into one."""
     parts = [read_record(runs / f"{row}-{model}-{seed}" / "record.json") for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
     figures: dict[str, Any] = {"test_error": errors, "mean": mean(errors), "std": std(errors)}
@@ -124,7 +122,6 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
 
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
-    """Mean, std, number and values of a cell."""
     found = read_record(results / f"{row}-{model}.json")["figures"]
     values = found["test_error"]
     return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}

@@ -64,7 +64,6 @@ class WorkItem:
 
     @property
     def resumable(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
         return any((place / "checkpoint.json").exists() for place in (self.folder, self.folder / "practice"))
 
     @property
@@ -73,7 +72,6 @@ class WorkItem:
 
     @property
     def log(self) -> Path:
-        """Output of its process."""
         return self.folder / "log.txt"
 
     @property

@@ -172,7 +172,6 @@ class Planner(Policy):
         return control, PlannerMemory(belief, obs, seen_obs, control)
 
     def without_planning(self) -> ActorPolicy:
-        """The actor as a policy, without planning."""
         return ActorPolicy(self.networks, self.normalizer, self.learning, self.task.spec)
 
     def plan(self, seen_obs: Obs, belief: Any, *, key: Key[Array, ""]) -> Float[Array, " act"]:

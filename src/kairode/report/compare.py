@@ -60,7 +60,6 @@ def _without_seed(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def key_figures(made: dict[str, Any]) -> dict[str, float]:
-    """The main results of a run."""
     tests = made["figures"]["tests"]
     found = {
         "policy": objective_of(tests["imagination"]),
@@ -79,7 +78,6 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
 
 
 def runs_table(made: dict[str, Any]) -> Table:
-    """One row per run, then mean and standard deviation."""
     figures, spec = made["figures"], spec_of(made)
     runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
     rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]

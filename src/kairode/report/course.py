@@ -48,7 +48,6 @@ def course_figure(course: Course, title: str) -> Figure:
 
 
 def _prediction(course: Course, i: int) -> list[np.ndarray]:
-    """Times and values predicted for one variable."""
     times, values = np.asarray(course["model_time"]), np.asarray(course["model"])[..., i]
     if course["kind"] == "predicted":
         return [times.ravel(), values.ravel()]
@@ -57,7 +56,6 @@ def _prediction(course: Course, i: int) -> list[np.ndarray]:
 
 
 def _draw_actions(axes: Axes, course: Course) -> None:
-    """A strip of the actions over time, with ticks at the decisions."""
     actions, widths = (np.asarray(course[name]) for name in ("actions", "intervals"))
     starts, kinds = np.asarray(course["decisions"])[:-1], course["spec"]["actions"]
     if kinds["kind"] == "discrete":

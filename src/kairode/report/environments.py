@@ -22,7 +22,6 @@ def list_environments() -> None:
 
 
 def show_environment(name: str) -> None:
-    """One environment: observations, actions, reward and fields."""
     sentence, fields = describe_env(name)
     task = make(name).task
     spec = task.spec
@@ -52,5 +51,4 @@ def show_environment(name: str) -> None:
 
 
 def _first_line(method: Any) -> str:
-    """First line of a method's docstring."""
     return (method.__doc__ or "").strip().split("\n")[0]

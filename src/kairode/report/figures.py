@@ -21,7 +21,6 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "kairode"}
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure atomically."""
     kind = Path(path).suffix.lstrip(".").lower() or "svg"
     if kind not in figure.canvas.get_supported_filetypes():
         raise KairodeError(f"cannot write {path}: '.{kind}' is not a supported image format. Use .svg, .png or .pdf.")

@@ -55,7 +55,6 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
 
 
 def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
-    """Distribution of the timer's intervals compared with the data's."""
     names = ("mean", "drawn_mean", "likely_mean", "drawn", "likely")
     true_mean, drawn_mean, likely_mean, drawn, likely = (mean([check[name] for check in checks]) for name in names)
     measures = {
@@ -77,7 +76,6 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:
-    """Comparison with a tight solver."""
     if any(check["difference"] is None for check in checks):
         return f"Solver {solver}: a tight solver fails on the fitted field, so the model should not be read as an ODE."
     tight = mean([check["error_tight"] for check in checks])

@@ -38,7 +38,6 @@ def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -
 
 
 def mean_and_std(made: dict[str, Any]) -> tuple[float, float]:
-    """Mean and standard deviation of the test returns over seeds."""
     scores = [objective_of(test) for test in made["figures"]["tests"]]
     return mean(scores), std(scores)
 
@@ -49,7 +48,6 @@ def print_control(made: dict[str, Any], spec: Spec) -> None:
 
 
 def mpc_sentence(made: dict[str, Any]) -> str:
-    """The main result in one sentence."""
     figures, config = made["figures"], made["config"]
     chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(made)
     how = (
@@ -88,7 +86,6 @@ def curve_points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
-    """Returns of training episodes by decisions: mean and standard deviation over seeds."""
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()
     _curves(axes, records)
@@ -113,7 +110,6 @@ ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", MO
 
 
 def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """Records of the robots, by environment and model."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for env in ROBOTS:
         paths = {model: results / f"{env}-{model}.json" for model in ORDER}

@@ -51,7 +51,6 @@ summary { cursor: pointer; color: var(--accent); }
 
 
 def text(words: object) -> str:
-    """Escape text for HTML."""
     return html.escape(str(words))
 
 
@@ -70,7 +69,6 @@ def picture(figure: Figure, name: str, words: str, caption: str = "") -> str:
 
 
 def facts(items: Iterable[tuple[str, str]]) -> str:
-    """Headline figures, each with a label."""
     return (
         '<ul class="facts">' + "".join(f"<li><b>{text(big)}</b> {text(small)}</li>" for big, small in items) + "</ul>"
     )
@@ -81,7 +79,6 @@ def code(words: str) -> str:
 
 
 def folded(title: str, inside: str) -> str:
-    """A collapsible block."""
     return f"<details><summary>{text(title)}</summary>{inside}</details>"
 
 
@@ -90,7 +87,6 @@ def section(title: str, *parts: str) -> str:
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
-    """Write the page atomically."""
     inside = "\n".join(parts)
     icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
     page = (

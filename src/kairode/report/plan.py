@@ -15,7 +15,6 @@ WORDS = {"begun": "started", "run": "finished", "done": "finished by another pro
 
 
 def print_plan(units: Sequence[WorkItem], workers: int) -> None:
-    """Print what would be run, in order, with estimated times."""
     states = {work.name: work.state for work in units}
     rows = []
     left = [work for work in units if work.words and states[work.name] != "done"]
@@ -50,7 +49,6 @@ def _kind(name: str) -> str:
 
 
 def pending_sentence(units: Sequence[WorkItem], workers: int) -> str:
-    """The remaining work in one sentence."""
     left = [work for work in units if work.words and not work.done]
     if not left:
         return "Nothing to run."
@@ -69,7 +67,6 @@ def estimated_seconds(units: Sequence[WorkItem], workers: int) -> float:
 
 
 def approximate_time(seconds: float | None) -> str:
-    """A rounded time with its unit."""
     if seconds is None:
         return "unknown"
     if seconds < 90:
@@ -78,7 +75,6 @@ def approximate_time(seconds: float | None) -> str:
 
 
 def plan_figures(units: Sequence[WorkItem]) -> list[dict[str, Any]]:
-    """The list as JSON."""
     return [
         {"name": work.name, "state": work.state, "needs": list(work.needs), "seconds": work.seconds} for work in units
     ]
@@ -86,7 +82,6 @@ def plan_figures(units: Sequence[WorkItem]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def work_progress(units: Sequence[WorkItem], quiet: bool) -> Iterator[Callable[[WorkItem, str], None]]:
-    """Context manager of a callback that shows the progress of all work."""
     total = sum(bool(work.words) and not work.done for work in units)
     running: list[str] = []
     done = 0

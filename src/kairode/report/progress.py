@@ -103,7 +103,6 @@ class Display(abc.ABC):
                 self._end()
 
     def note(self, text: str) -> None:
-        """Set the text on what is running within the stage."""
         with self.lock:
             if self.stage is not None:
                 self.stage.note = text
@@ -201,7 +200,6 @@ class Lines(Display):
             self._write(sentence, self.stage.began if self.stage is not None else self.clock())
 
     def so_far(self, stage: Stage) -> str:
-        """Progress of a stage as text."""
         event, seconds = stage.last, self.passed(stage)
         count = f"{event.done:,} of {event.total:,}, " if event.total else f"{event.done:,}, " if event.done else ""
         left = time_left(stage, seconds)
@@ -308,7 +306,6 @@ def complete(event: Progress) -> bool:
 
 
 def figures_of(stage: Stage, seconds: float = 0.0) -> list[str]:
-    """Metrics of a stage as the end of a sentence."""
     shown = stage.figures(seconds)
     return [", ".join(shown)] if shown else []
 
@@ -323,7 +320,6 @@ def figure(name: str, value: float | list[float]) -> str:
 
 
 def rate(steps: float) -> str:
-    """Steps per second."""
     return f"{steps:,.0f}" if steps >= 10 else f"{steps:.2g}"
 
 
@@ -336,7 +332,6 @@ def time_left(stage: Stage, seconds: float) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """A time as text."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -29,7 +29,6 @@ OVER_SEEDS = "mean ± std over five seeds (other numbers in brackets)"
 
 
 def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
-    """Table 1: state prediction errors by row and model, the lowest in bold."""
     models = [model for model in PAPER_MODELS if any(model in cells for cells in found.values())]
     sections = []
     for row, cells in found.items():
@@ -45,7 +44,6 @@ def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
 
 
 def first_table(results: Path) -> Table:
-    """Table 1 from the available records."""
     folder = results / "table1"
     return error_table(
         {
@@ -87,7 +85,6 @@ def _scaled(cell: dict[str, Any] | None, env: str) -> tuple[float, float, int] |
 
 
 def partial_table(found: dict[str, Any]) -> Table:
-    """Table 3: HIV without the infected cells."""
     rows = []
     for row, published in RETURNS["partial"].items():
         pairs = [
@@ -103,7 +100,6 @@ def _read_returns(what: str, results: Path) -> Table:
 
 
 def rounds_table(results: Path) -> Table:
-    """Return by real episodes, one row per seed."""
     found = [read_record(path) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
     if not found:
         return Table.of(["real episodes"], [])
@@ -118,7 +114,6 @@ def rounds_table(results: Path) -> Table:
 
 
 def visits_table(results: Path) -> Table:
-    """Return against visits, by schedule."""
     groups = read_points(results / "visits")
     daily = mean(objective_of(groups["fixed"]["1"])) if "1" in groups["fixed"] else None
     rows = []
@@ -133,7 +128,6 @@ def visits_table(results: Path) -> Table:
 
 
 def robots_table(results: Path) -> Table:
-    """Final returns of the robots."""
     rows: list[list[str | None]] = []
     chance: list[str] = []
     for model in (*reversed(PAPER_MODELS), MODEL_FREE):
@@ -162,7 +156,6 @@ def robots_table(results: Path) -> Table:
 
 
 def main_job(results: Path) -> Table:
-    """Results of `kairode run hiv`, one row per seed."""
     path = results / "run-hiv-seeds.json"
     return runs_table(read_record(path)) if path.exists() else Table.of(["seed"], [])
 

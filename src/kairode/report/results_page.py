@@ -54,7 +54,6 @@ def write_results_page(path: Path, results: Path, names: Sequence[str] = (), not
 
 
 def _section(name: str, results: Path) -> str:
-    """A table, a figure, or both; empty without records."""
     parts = []
     try:
         if name in FIGURES:
@@ -71,7 +70,6 @@ def _section(name: str, results: Path) -> str:
 
 
 def _origin(results: Path) -> str:
-    """The records: command, machine and time of each."""
     rows = []
     for path in sorted(results.rglob("*.json")):
         made = _read(path)

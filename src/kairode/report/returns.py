@@ -42,7 +42,6 @@ def values_figure(results: Path) -> Figure:
 
 
 def curves_figure(results: Path, *, partial: bool = False) -> Figure:
-    """Return on the real system by training episodes, mean and std over seeds."""
     panels: dict[str, tuple[str, ...]] = (
         {"hiv-partial": ("hiv-partial", "hiv-partial-latent", "hiv-partial-oracle")}
         if partial
@@ -81,7 +80,6 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
 
 
 def rounds_figure(results: Path) -> Figure:
-    """Return by real episodes: Dyna rounds compared with the model-free agent."""
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
     oracle = _figures(results, "ours-hiv-oracle")["curves"][ORACLE]

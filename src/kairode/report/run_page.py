@@ -27,7 +27,6 @@ from kairode.runs.record import read_record
 
 
 def write_run_page(folder: Path) -> Path:
-    """Write report.html beside the record of a run."""
     path = folder / "record.json"
     if not path.exists():
         raise KairodeError(f"there is no record in {folder}: give the folder of a finished `kairode run`.")
@@ -57,7 +56,6 @@ def write_run_page(folder: Path) -> Path:
 
 
 def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
-    """The page of a run with continuous actions."""
     config, (middle, _) = made["config"], mean_and_std(made)
     chance = objective_of(made["figures"]["random"])
     words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
@@ -81,7 +79,6 @@ def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
 
 
 def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """Headline figures: improvement over other policies, data used, decisions saved."""
     figures, spec = made["figures"], spec_of(made)
     all_tests = figures["tests"]
     mine, held = all_tests["imagination"], best_constant(all_tests)
@@ -110,7 +107,6 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def run_section(made: dict[str, Any]) -> str:
-    """The stages of the run as text."""
     config, figures, spec = made["config"], made["figures"], spec_of(made)
     size, per_round = config["ensemble_size"], config["episodes_per_round"]
     sentences = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
@@ -173,7 +169,6 @@ def predictions(made: dict[str, Any]) -> str:
 
 
 def learning(made: dict[str, Any]) -> str:
-    """Learning curves, and the Dyna rounds as a table."""
     figures = made["figures"]
     words = (
         "Return on the real system during learning, compared with model-free learning, the best constant "
@@ -204,7 +199,6 @@ def learning(made: dict[str, Any]) -> str:
 
 
 def policy(made: dict[str, Any]) -> str:
-    """A map of actions and values, and one episode under the policy."""
     figures, parts = made["figures"], []
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
@@ -219,7 +213,6 @@ def policy(made: dict[str, Any]) -> str:
 
 
 def decision_times(made: dict[str, Any]) -> str:
-    """Return against decisions, and an episode at chosen times."""
     if "visits" not in made["figures"]:
         return ""
     found, spec = made["figures"]["visits"], spec_of(made)
@@ -271,7 +264,6 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def reproduction(made: dict[str, Any]) -> str:
-    """How to reproduce the run: command, commit, machine, versions, config."""
     machine, versions = made["machine"], made["versions"]
     where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made.get("stages", {}).items())

@@ -23,7 +23,6 @@ NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "r
 
 
 def policy_name(test: str) -> str:
-    """Name of a policy for display."""
     return NAMES.get(test, test)
 
 
@@ -104,7 +103,6 @@ def _curve(points: list[dict[str, Any]], what: str) -> tuple[list[float], list[f
 
 
 def map_figure(found: dict[str, Any]) -> Figure:
-    """Action and value of the policy over two observed variables."""
     x, y = found["axes"]
     figure = Figure(figsize=(8.4, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -168,6 +166,5 @@ def _points(rows: dict[str, Any]) -> tuple[list[float], list[float]]:
 
 
 def _bar(row: dict[str, Any]) -> tuple[float, float, Any]:
-    """A point with its 95 % interval."""
     middle = objective_of(row)
     return row["decisions"], middle, [[max(0.0, middle - row["low"])], [max(0.0, row["high"] - middle)]]

@@ -54,7 +54,6 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def _print_intervals(found: dict[str, Any], tests: dict[str, Any], spec: Spec) -> None:
-    """Mean interval and quartiles in each regime."""
     states = list(next(iter(found.values())))
     rows = []
     for name, counts in found.items():
@@ -137,7 +136,6 @@ LABELS = {
 
 
 def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
-    """All recorded points, by schedule."""
     found = {record.stem: read_record(record) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
     parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
@@ -161,7 +159,6 @@ def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
 
 
 def print_visits(results: Path) -> None:
-    """All points: mean and std over seeds."""
     names = (
         "schedule",
         "setting",

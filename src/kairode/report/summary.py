@@ -160,7 +160,6 @@ def kind_of_return(spec: Spec) -> str:
 
 
 def measured(results: dict[str, Any]) -> list[str]:
-    """Names of the task's measures."""
     return list(dict.fromkeys(name for result in results.values() for name in result["measures"]))
 
 

@@ -9,7 +9,6 @@ from kairode.report.table import print_table
 
 
 def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> None:
-    """State prediction error, mean and std over seeds; the lowest of a row in bold."""
     print("State prediction error (open loop from the first observation), mean ± std over seeds")
     print_table(error_table(found))
     for row in found:
@@ -19,7 +18,6 @@ def print_table1(found: dict[str, dict[str, dict[str, Any]]], records: Path) -> 
 
 
 def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
-    """A table of returns, compared with the published numbers; the best model of a row in bold."""
     print(TITLES[what])
     print_table(returns_table(what, found))
     print(f"Records: {records}/STUDY.json. Settings: docs/results.md.")

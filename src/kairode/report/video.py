@@ -94,7 +94,6 @@ def _picture(frames: list[Frame], index: int, title: str, slower: float) -> Any:
 
 
 def _height(frames: list[Frame]) -> tuple[float, float]:
-    """Lowest and highest point of the limbs, with a margin."""
     ends = np.concatenate([frame.pose[:, [1, 3]].ravel() for frame in frames])
     margin = 0.15 * (ends.max() - ends.min()) + 0.1
     return float(ends.min() - margin), float(ends.max() + margin)

@@ -66,7 +66,6 @@ def _readable(spec: Spec, seen: np.ndarray) -> np.ndarray:
 
 
 def _short(values: Any) -> Any:
-    """Round to five digits."""
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.floating):
         return array.tolist()

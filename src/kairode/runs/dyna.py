@@ -18,7 +18,6 @@ KIND = "rounds"
 
 
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run a config in a folder, or resume it; returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     command = command_of(config, path)
     with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command):

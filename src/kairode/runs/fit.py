@@ -24,7 +24,6 @@ class FitRun(NamedTuple):
 
 
 def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback) -> FitRun:
-    """Run a config in a folder, or resume it."""
     config = check_fit(config)
     command = command_of(config, path)
     with RunFolder.open(path, KIND, config) as folder, folder.resumable(command):

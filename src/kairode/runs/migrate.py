@@ -56,7 +56,6 @@ def earlier_name(kind: str) -> str:
 
 
 def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record in today's format."""
     version, kind, config = int(record.get("format", 0)), record.get("kind", ""), record.get("config", {})
     found = {"format": FORMAT, **record, "kind": kind}
     if version < 1 and "figures" in record:
@@ -179,7 +178,6 @@ def _new(
 
 
 def _evaluations(found: Any, config: Figures) -> Any:
-    """One result, a list or a dict of them."""
     if isinstance(found, list):
         return [_evaluations(one, config) for one in found]
     if "return" in found:
@@ -274,7 +272,6 @@ FIGURES: dict[str, Callable[[Figures, Figures], Figures]] = {
 
 
 def is_finished(record: Mapping[str, Any] | None) -> bool:
-    """Whether a record of format 0 belongs to a finished run."""
     if record is None:
         return False
     return FINISHED.get(record.get("kind", ""), lambda _: True)(dict(record))

@@ -31,7 +31,6 @@ OLD_POLICIES = "pilots"
 
 
 def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run a config in a folder, or resume it; returns the record."""
     env = make_env(config)
     config = check_mpc(config, env.task.spec)
     command = command_of(config)
@@ -75,7 +74,6 @@ def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[s
 
 
 def save_policies(folder: Path, policies: list[Policy]) -> None:
-    """Save the policy of every seed: networks, statistics, model."""
     checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), POLICIES, seeds=len(policies))
 
 

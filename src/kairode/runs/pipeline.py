@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kairode._xla import make_room
+from kairode._xla import free_programs
 from kairode.agents.policy_files import save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.algorithms.dyna import run_rounds
@@ -51,7 +51,6 @@ class Trained(NamedTuple):
 
 
 def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """Run a config in a folder, or resume it; returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
@@ -71,7 +70,6 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
 
 
 def check_run(config: RunConfig, env: Environment) -> None:
-    """Raise for invalid settings before any work is done."""
     as_schedule(config.schedule, env.task.spec)
     if config.schedule_episodes:
         check_schedule_config(schedule_config(config), env.task.spec)
@@ -109,7 +107,7 @@ def _stages(config: RunConfig, env: Environment, folder: RunFolder, callback: Ca
 
 
 def _stage(folder: RunFolder, name: str) -> Any:
-    make_room()
+    free_programs()
     return folder.stage(name)
 
 
@@ -121,12 +119,10 @@ def _kept(folder: RunFolder, file: str, make: Callable[[], dict[str, Any]]) -> d
 
 
 def about(config: RunConfig) -> dict[str, Any]:
-    """Description of a saved policy's environment."""
     return {"env": config.env, "setting": config.setting, "fields": config.env_fields, "schedule": config.schedule}
 
 
 def fit_config(config: RunConfig) -> FitConfig:
-    """The fit to episodes with random actions."""
     preset = fit_preset(config.env)
     return dataclasses.replace(
         preset,
@@ -210,7 +206,6 @@ def train_model_free(config: RunConfig, env: Environment, episodes: int, path: P
 def test_policies(
     config: RunConfig, env: Environment, trained: Trained, policies: dict[str, Any], callback: Callback
 ) -> dict[str, Any]:
-    """Test all policies on new episodes, and simulate example episodes."""
     tests = evaluate_on_system(env, policies, config.schedule, callback=callback)
     callback(Progress("simulating example episodes", message=f"Tested {len(tests)} policies on 100 episodes each."))
     return {

@@ -72,7 +72,6 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -78,7 +78,6 @@ class ScheduleRun(NamedTuple):
 
 
 def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
-    """Raise for invalid settings before anything is learned."""
     ends = check_candidates(config.candidates or None, spec, config.continuous)
     check_limits(spec, ends[-1], quantile=config.quantile, tolerance=config.tolerance or 0.0)
     for price in config.prices:
@@ -88,7 +87,6 @@ def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
 
 
 def check_refits(dyna: Any, count: int | None) -> None:
-    """Raise if there are no Dyna rounds to continue from."""
     if count and dyna is None:
         raise KairodeError(
             "--refits continues from Dyna rounds, but this run has none: leave it out, or run `kairode run ENV "
@@ -117,7 +115,6 @@ def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> Sche
 
 
 def run_schedule(folder: Path, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
-    """Choose decision times in a run folder; the record is kept there."""
     system = read_run(folder)
     config = with_defaults_of_run(config, folder, system.about["env"])
     with locked(folder):
@@ -313,7 +310,6 @@ def _recorded_config(path: Path) -> ScheduleConfig:
 
 
 def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
-    """The same policy at every fixed interval, and on the environment's own schedule."""
     spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)

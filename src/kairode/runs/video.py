@@ -93,7 +93,6 @@ def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: 
 
 
 def read_gait(folder: str | Path) -> Gait:
-    """Load the recording of a run folder."""
     path = Path(folder) / GAIT
     if not path.exists():
         raise KairodeError(f"{folder} holds no recording: only finished runs of robots have one.")

@@ -133,7 +133,6 @@ def _compare(path: Path, found: dict[str, np.ndarray], expected: dict[str, Any])
 
 
 def _leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Arrays with their paths."""
     return [(jax.tree_util.keystr(path, simple=True, separator="."), x) for path, x in jax.tree.leaves_with_path(tree)]
 
 

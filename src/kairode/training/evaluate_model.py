@@ -179,7 +179,6 @@ def compare_intervals(model: DynamicsModel, test: Trajectory, *, seed: int = 0) 
 
 
 def _shares(taus: np.ndarray, low: float, step: float, count: int) -> np.ndarray:
-    """Relative frequency of each class."""
     number = np.clip(np.round((taus - low) / step).astype(int), 0, count - 1)
     return np.bincount(number, minlength=count) / len(taus)
 

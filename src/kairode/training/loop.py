@@ -129,7 +129,6 @@ def _nonfinite(
 
 
 def _why(model: DynamicsModel, data: Episodes) -> str:
-    """Report if the adaptive solver ran out of steps."""
     transition = model.transition
     if not (isinstance(transition, FlowTransition) and isinstance(transition.solver, Adaptive)):
         return ""
@@ -171,7 +170,6 @@ def _iteration(line: str) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to numbers that JSON can represent."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -19,7 +19,6 @@ NAME = "models"
 
 
 def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[DynamicsModel]) -> None:
-    """Save the fitted models of several seeds."""
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *[eqx.filter(model, eqx.is_array) for model in models])
     scale = models[0].scale
     checkpoint.save(
