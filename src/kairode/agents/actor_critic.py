@@ -137,8 +137,8 @@ def next_values(
     return value(target.critics, features, action)
 
 
-def critic_loss(critics: Critic, batch: ReplayTransition, wanted: Float[Array, " b"]) -> Float[Array, ""]:
-    errors = critic_values(critics, batch.features, batch.action) - wanted[None]
+def critic_loss(critics: Critic, batch: ReplayTransition, targets: Float[Array, " b"]) -> Float[Array, ""]:
+    errors = critic_values(critics, batch.features, batch.action) - targets[None]
     return (errors**2).mean(1).sum()
 
 
@@ -165,8 +165,8 @@ def update_actor_critic(
     """One update of critics and actor, skipped if a loss is not finite; also whether it was applied."""
     next_key, actor_key = jax.random.split(key)
     critics, actor = agent.networks.critics, agent.networks.actor
-    wanted = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
-    loss, slope = jax.value_and_grad(critic_loss)(critics, batch, jax.lax.stop_gradient(wanted))
+    targets = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
+    loss, slope = jax.value_and_grad(critic_loss)(critics, batch, jax.lax.stop_gradient(targets))
     change, critic_state = optax.adam(settings.critic_learning_rate).update(slope, agent.critic_state)
     critics = optax.apply_updates(critics, change)
 

@@ -86,8 +86,8 @@ def td_errors(q: ReLUNetwork, target: ReLUNetwork, batch: ReplayTransition, doub
     values = q(batch.features)[rows, batch.action]
     next_values = target(batch.next_features)
     best = jnp.argmax(q(batch.next_features) if double else next_values, axis=1)
-    wanted = td_target(batch.reward, batch.discount, next_values[rows, best])
-    return values - jax.lax.stop_gradient(wanted)
+    targets = td_target(batch.reward, batch.discount, next_values[rows, best])
+    return values - jax.lax.stop_gradient(targets)
 
 
 def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:

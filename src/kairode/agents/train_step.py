@@ -205,8 +205,8 @@ def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_stat
     action, key = jax.vmap(partial(select_action, settings))(train_state)
     parts, start = [], 0
     for batch in batches:
-        them = (train_state.episode, action, key, train_state.learner.q)
-        here = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], them)
+        inputs = (train_state.episode, action, key, train_state.learner.q)
+        here = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], inputs)
         parts.append(_vmap_agents(batch, partial(env_step, settings))(batch, *here))
         start += batch.agents
     return jax.vmap(partial(update_agent, settings))(train_state, _joined(parts), key)

@@ -259,8 +259,8 @@ def refit_ensemble(
     seeds = derive_many(config.seed, Purpose.DYNA_MODEL, size, first=size * number)
     if not later:
         models = _new_models(config, data)
-    held = np.arange(len(data)) % 10 == 9
-    fitted = train(models, settings, data[~held], data[held], seeds=seeds, callback=callback)
+    validation = np.arange(len(data)) % 10 == 9
+    fitted = train(models, settings, data[~validation], data[validation], seeds=seeds, callback=callback)
     return stack(fitted.models), float(np.mean(fitted.validation))
 
 

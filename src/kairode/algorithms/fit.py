@@ -68,8 +68,8 @@ def fit(
     if len(data) < 2 and valid is None:
         raise KairodeError("a single episode cannot be split: pass validation episodes too.")
     if valid is None:
-        held = np.arange(len(data)) % 10 == min(9, len(data) - 1)
-        data, valid = data[~held], data[held]
+        validation = np.arange(len(data)) % 10 == min(9, len(data) - 1)
+        data, valid = data[~validation], data[validation]
     data = rescale_ticks(data)
     valid = dataclasses.replace(valid, spec=data.spec)
     preset = fit_preset(data.spec.name, model=check_model(model), seeds=seeds or 1, seed=seed)
@@ -134,8 +134,8 @@ def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
     """Numbers of training, validation (a tenth) and test episodes (a tenth) of a file."""
     if episodes < 3:
         raise KairodeError(f"{source} has {episodes} episodes: at least 3 are needed for training and test.")
-    held = max(1, round(episodes / 10))
-    return episodes - 2 * held, held, held
+    validation = max(1, round(episodes / 10))
+    return episodes - 2 * validation, validation, validation
 
 
 def rescale_ticks(data: Trajectory) -> Trajectory:

@@ -24,12 +24,12 @@ def split_rows(
     """
     length = settings.chunk_length or 10
     found = [cut(spec, one, length) for one in rows]
-    held = [validation_mask(chunks) for chunks in found]
-    counts = [int((~mask).sum()) for mask in held]
+    masks = [validation_mask(chunks) for chunks in found]
+    counts = [int((~mask).sum()) for mask in masks]
     most = capacity / length
     sizes = (
         max(next_power_of_two(1.3 * most), *map(next_power_of_two, counts)),
-        max(next_power_of_two(0.13 * most), *(next_power_of_two(int(mask.sum())) for mask in held)),
+        max(next_power_of_two(0.13 * most), *(next_power_of_two(int(mask.sum())) for mask in masks)),
     )
 
     def stacked(masks: list[np.ndarray], size: int) -> Episodes:
@@ -38,7 +38,7 @@ def split_rows(
         return jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
     every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch_size / CHUNK))
-    return TrainValidSplit(stacked([~mask for mask in held], sizes[0]), stacked(held, sizes[1]), counts, every)
+    return TrainValidSplit(stacked([~mask for mask in masks], sizes[0]), stacked(masks, sizes[1]), counts, every)
 
 
 def validation_mask(chunks: Chunks) -> np.ndarray:

@@ -79,13 +79,13 @@ class MPCLoop:
 
     def warm_up(self, callback: Callable[[int], None] = lambda done: None) -> list[FinishedEpisode]:
         """Random decisions without learning."""
-        count, wanted = len(self.seeds), self.config.agent.warmup
-        drawn = [np.random.default_rng([seed, 1]).uniform(-1, 1, (wanted, self.spec.actions.n)) for seed in self.seeds]
+        count, steps = len(self.seeds), self.config.agent.warmup
+        drawn = [np.random.default_rng([seed, 1]).uniform(-1, 1, (steps, self.spec.actions.n)) for seed in self.seeds]
         random = np.asarray(controls(self.spec, np.stack(drawn, axis=1).astype(np.float32)))
-        rows = np.zeros((count, wanted, width(self.spec)), np.float32)
+        rows = np.zeros((count, steps, width(self.spec)), np.float32)
         ended = []
         self.begin_episodes(np.ones(count, bool))
-        for k in range(wanted):
+        for k in range(steps):
             rows[:, k], new = self._step(random[k])
             ended += new
             if k % 100 == 99:

@@ -12,7 +12,7 @@ from kairode.paper.engines import LocalEngine, run_work
 from kairode.paper.ray_engine import RayEngine
 from kairode.paper.run_work import gather_table1
 from kairode.paper.work import WorkItem
-from kairode.report.plan import pending_sentence, plan_figures, print_plan, time_left, work_progress
+from kairode.report.plan import estimated_seconds, pending_sentence, plan_figures, print_plan, work_progress
 
 LONG = 600.0
 """Seconds of work above which the user is told before it starts."""
@@ -41,7 +41,7 @@ def run_pending(
         gather_table1(units, scope)
         return ""
     where = RayEngine(address, workers) if engine == "ray" else LocalEngine(workers)
-    if not quiet and (time_left(left, where.workers) > LONG or any(work.seconds is None for work in left)):
+    if not quiet and (estimated_seconds(left, where.workers) > LONG or any(work.seconds is None for work in left)):
         beside = "" if scope.published.is_dir() else " (a clone of the repository has most records in results/)"
         print(f"{pending_sentence(left, where.workers)[:-1]}{beside}; see --dry-run.", file=sys.stderr, flush=True)
     with work_progress(units, quiet) as callback:

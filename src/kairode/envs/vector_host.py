@@ -68,25 +68,25 @@ class HostVectorEnv(VectorEnv):
         if np.issubdtype(actions.dtype, np.floating):
             actions = actions.astype(np.float64)
         resets = np.zeros(self.size, bool) if autoreset is None else autoreset
-        held = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
+        intervals = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
         def move(i: int) -> None:
             if not resets[i]:
-                self.obs[i] = self.simulations[i].transition(actions[i], float(held[i]))
+                self.obs[i] = self.simulations[i].transition(actions[i], float(intervals[i]))
 
         self.each(move)
-        self.time += held
+        self.time += intervals
         self.count += 1
-        reward = np.asarray(self.reward(before, actions, self.obs, held))
+        reward = np.asarray(self.reward(before, actions, self.obs, intervals))
         terminated = np.asarray(self.terminal(self.obs))
         truncated = is_truncated(self.spec, self.time, self.count) & ~terminated
         if resets.any():
             self.reset([None] * int(resets.sum()), np.flatnonzero(resets).tolist())
-            held, reward = np.where(resets, 0.0, held), np.where(resets, 0.0, reward)
+            intervals, reward = np.where(resets, 0.0, intervals), np.where(resets, 0.0, reward)
             terminated, truncated = terminated & ~resets, truncated & ~resets
         obs, reward = self.obs.astype(np.float32), reward.astype(np.float32)
-        return Step(obs, reward, terminated, truncated, held, self.time.copy())
+        return Step(obs, reward, terminated, truncated, intervals, self.time.copy())
 
     def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])

@@ -45,11 +45,11 @@ def run_work_item(
         raise KairodeError(f"--time-limit applies to studies of policies and schedules; '{name}' is neither.")
     keep = work.done and not replace
     try:
-        made = _study_record(work, scope, time_limit, callback)
+        record = _study_record(work, scope, time_limit, callback)
     except Stopped as stopped:
         raise Stopped(f"{stopped} Run the same command again to resume.") from None
     if not keep:
-        save_json(work.record, made)
+        save_json(work.record, record)
     return work
 
 
@@ -66,12 +66,12 @@ def _study_record(work: WorkItem, scope: Scope, time_limit: float, callback: Cal
         seconds = time.perf_counter() - started
         return make_record(kind, dataclasses.asdict(config), figures, command=command, seconds=seconds)
     if isinstance(config, DynaConfig):
-        made = run_dyna(config, work.folder, callback)
+        record = run_dyna(config, work.folder, callback)
     else:
         assert isinstance(config, MPCConfig)
-        made = run_mpc(config, work.folder, callback)
+        record = run_mpc(config, work.folder, callback)
     # The run's own command has no option for the quick budget.
-    return {**made, "command": command} if scope.budget == "quick" else made
+    return {**record, "command": command} if scope.budget == "quick" else record
 
 
 def _options(scope: Scope) -> str:

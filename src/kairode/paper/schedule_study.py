@@ -211,10 +211,10 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     batch = TrainingBatch(env, stack(schedules), many.encoder, len(schedules))
     found = _scores(env, batch, many, derive(0, Purpose.TEST), study.test_episodes)
     visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
-    made = schedule_points(study, env, found)
+    points = schedule_points(study, env, found)
     for label, prices in zip(study.labels, visit_penalty, strict=True):
-        made[label]["shadow_price"] = rounded(prices)
-    return {"points": made}
+        points[label]["shadow_price"] = rounded(prices)
+    return {"points": points}
 
 
 def build_batch(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
@@ -268,19 +268,19 @@ def schedule_points(
     study: ScheduleStudy, env: Environment, found: Scores, done: TrainResult | None = None
 ) -> dict[str, Any]:
     """Results for each interval or price over its seeds, with training statistics."""
-    made: dict[str, Any] = {}
+    points: dict[str, Any] = {}
     for k, label in enumerate(study.labels):
         these = slice(k * study.seeds, (k + 1) * study.seeds)
         mine = jax.tree.map(lambda x, these=these: x[these], found)
-        made[label] = rounded(to_result(env.task.spec, mine, accrued=True).figures())
+        points[label] = rounded(to_result(env.task.spec, mine, accrued=True).figures())
         if done is not None:
             episodes = np.isfinite(done.returns[these, :, 0]).sum(-1)
-            made[label]["practice_episodes"] = episodes.tolist()
+            points[label]["practice_episodes"] = episodes.tolist()
             if (episodes < study.episodes).any():  # time limit reached
-                made[label]["practice_wanted"] = study.episodes
-            made[label]["practice_decisions"] = done.decisions[these]
-            made[label]["diverged"] = done.diverged[these]
-    return made
+                points[label]["practice_wanted"] = study.episodes
+            points[label]["practice_decisions"] = done.decisions[these]
+            points[label]["diverged"] = done.diverged[these]
+    return points
 
 
 def _curve(done: TrainResult) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def optimize_schedule(
         _check_policy(policy, spec)
     if calibrate and data is None:
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: give data=...")
-    wanted = tolerance > 0 if calibrate is None else calibrate
-    if wanted and data is not None and not isinstance(models, Environment):
+    calibrated = tolerance > 0 if calibrate is None else calibrate
+    if calibrated and data is not None and not isinstance(models, Environment):
         models = calibrate_models(models, data)
     schedule = OptimizedSchedule(
         _lookahead(models, task, data),

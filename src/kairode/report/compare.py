@@ -51,16 +51,16 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
     last = shlex.join(["kairode", "report", *map(str, folders), *([] if path is None else ["--record", str(path)])])
     command = "; ".join([*(part["command"] for part in parts), last])
     seconds = sum(part["seconds"] for part in parts)
-    made = make_record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
-    return made | {name: parts[0][name] for name in ("commit", "machine", "versions")}
+    record = make_record("runs", {**parts[0]["config"], "seed": seeds}, figures, command=command, seconds=seconds)
+    return record | {name: parts[0][name] for name in ("commit", "machine", "versions")}
 
 
 def _without_seed(part: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part["config"].items() if name != "seed"}
 
 
-def key_figures(made: dict[str, Any]) -> dict[str, float]:
-    tests = made["figures"]["tests"]
+def key_figures(record: dict[str, Any]) -> dict[str, float]:
+    tests = record["figures"]["tests"]
     found = {
         "policy": objective_of(tests["imagination"]),
         "constant": objective_of(tests[best_constant(tests)]),
@@ -68,7 +68,7 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
     }
     if "model-free" in tests:
         found["model-free"] = objective_of(tests["model-free"])
-    if visits := made["figures"].get("visits"):
+    if visits := record["figures"].get("visits"):
         chosen, best, rarer = compare_with_fixed(visits)
         found |= {"visits": chosen["decisions"], "chosen": objective_of(chosen), "fixed": objective_of(best)}
         found |= {"fixed visits": best["decisions"]}
@@ -77,8 +77,8 @@ def key_figures(made: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def runs_table(made: dict[str, Any]) -> Table:
-    figures, spec = made["figures"], spec_of(made)
+def runs_table(record: dict[str, Any]) -> Table:
+    figures, spec = record["figures"], spec_of(record)
     runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
     rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]
     average = [_short(figures["mean"].get(name)) for name in names]
@@ -104,8 +104,8 @@ def _short(number: float | None) -> str | None:
     return None if number is None else compact_number(number)
 
 
-def comparison_sentence(made: dict[str, Any]) -> str:
-    runs = made["figures"]["runs"]
+def comparison_sentence(record: dict[str, Any]) -> str:
+    runs = record["figures"]["runs"]
 
     def above(mine: str, other: str) -> str:
         both = [run for run in runs if mine in run and other in run]

@@ -7,11 +7,11 @@ from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
 
 
-def fit_table(made: dict[str, Any], spec: Spec) -> Table:
+def fit_table(record: dict[str, Any], spec: Spec) -> Table:
     """Test error of every seed: total, by dimension and by prediction time."""
-    figures = made["figures"]
+    figures = record["figures"]
     errors, edges = figures["test_error"], figures["time_edges"]
-    seeds = [f"seed {made['config']['seed'] + i}" for i in range(len(errors))]
+    seeds = [f"seed {record['config']['seed'] + i}" for i in range(len(errors))]
 
     def row(name: str, values: list[float | None], marked: bool = False) -> Row:
         known = [value for value in values if value is not None]
@@ -30,18 +30,18 @@ def fit_table(made: dict[str, Any], spec: Spec) -> Table:
     return Table.in_sections(["test error", *seeds, "mean", "std"], sections)
 
 
-def print_fit(made: dict[str, Any], spec: Spec) -> None:
-    figures = made["figures"]
+def print_fit(record: dict[str, Any], spec: Spec) -> None:
+    figures = record["figures"]
     errors = figures["test_error"]
-    print_table(fit_table(made, spec))
+    print_table(fit_table(record, spec))
     error, around = figures["mean"], figures["std"]
     spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
-    unit = " (standardised variables)" if made["config"]["standardize"] else ""
-    name, most = made["config"]["model"], spec.max_decisions
+    unit = " (standardised variables)" if record["config"]["standardize"] else ""
+    name, most = record["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
     print(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
-    worst = "worst 1 % of the episodes" if made["config"]["test_episodes"] >= 100 else "worst episode"
+    worst = "worst 1 % of the episodes" if record["config"]["test_episodes"] >= 100 else "worst episode"
     print(f"Median over episodes: {median:.4g}; the {worst} accounts for {share:.0f} % of the total error.")
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
@@ -49,7 +49,7 @@ def print_fit(made: dict[str, Any], spec: Spec) -> None:
     if figures.get("intervals"):
         print(_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
-        print(_about_solver(made["config"]["sizes"]["solver"], figures["solver"], error))
+        print(_about_solver(record["config"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
         print(f"{sum(figures['skipped'])} batches were skipped because their loss was not finite.")
 

@@ -19,9 +19,9 @@ LEAST = 5
 """Minimum number of test episodes for a comparison."""
 
 
-def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -> Table:
+def control_table(record: dict[str, Any], time: str = "time", caption: str = "") -> Table:
     """Test results of a run: each seed's policy, its actor without planning, and random actions."""
-    figures, first = made["figures"], made["config"]["seed"]
+    figures, first = record["figures"], record["config"]["seed"]
     tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
     tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
     rows = [
@@ -37,19 +37,19 @@ def control_table(made: dict[str, Any], time: str = "time", caption: str = "") -
     return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
 
 
-def mean_and_std(made: dict[str, Any]) -> tuple[float, float]:
-    scores = [objective_of(test) for test in made["figures"]["tests"]]
+def mean_and_std(record: dict[str, Any]) -> tuple[float, float]:
+    scores = [objective_of(test) for test in record["figures"]["tests"]]
     return mean(scores), std(scores)
 
 
-def print_control(made: dict[str, Any], spec: Spec) -> None:
-    print_table(control_table(made, f"{spec.time_unit}s"))
-    print(mpc_sentence(made))
+def print_control(record: dict[str, Any], spec: Spec) -> None:
+    print_table(control_table(record, f"{spec.time_unit}s"))
+    print(mpc_sentence(record))
 
 
-def mpc_sentence(made: dict[str, Any]) -> str:
-    figures, config = made["figures"], made["config"]
-    chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(made)
+def mpc_sentence(record: dict[str, Any]) -> str:
+    figures, config = record["figures"], record["config"]
+    chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(record)
     how = (
         f"{config['agent']['kind'].upper()} alone"
         if config["model"] == MODEL_FREE
@@ -74,10 +74,10 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeio" or word.startswith("rnn") else "a"
 
 
-def curve_points(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+def curve_points(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Decisions and returns [seed, epoch] of a record; an epoch in which no episode ended repeats the previous
     return."""
-    entries = made["figures"]["curve"]
+    entries = record["figures"]["curve"]
     decisions = np.array([entry["decisions"] for entry in entries])
     returns = np.array([[np.nan if x is None else x for x in entry["return"]] for entry in entries]).T
     for i in range(1, returns.shape[1]):
@@ -95,8 +95,8 @@ def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
 
 def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
     colours = iter(colormaps["tab10"](range(10)))
-    for label, made in records.items():
-        decisions, returns = curve_points(made)
+    for label, record in records.items():
+        decisions, returns = curve_points(record)
         middle, around, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
         axes.plot(decisions, middle, label=label, color=colour, lw=1.6)
         axes.fill_between(decisions, middle - around, middle + around, color=colour, alpha=0.15, lw=0)
@@ -125,7 +125,7 @@ def mujoco_figure(results: Path) -> Figure:
     found = read_records(results)
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     for axes, env in zip(figure.subplots(1, 3), ROBOTS, strict=True):
-        _curves(axes, {_label(model): made for model, made in found[env].items()})
+        _curves(axes, {_label(model): record for model, record in found[env].items()})
         axes.set_title(env, fontsize=10)
         axes.set_xlim(0, 105_000)
         if MODEL_FREE in found[env]:

@@ -138,14 +138,14 @@ def robots_table(results: Path) -> Table:
             if not path.exists():
                 shown.append(None)
                 continue
-            made = read_record(path)
-            decisions = f"{made['config']['decisions']:,}"
-            middle, around = mean_and_std(made)
+            record = read_record(path)
+            decisions = f"{record['config']['decisions']:,}"
+            middle, around = mean_and_std(record)
             shown.append(
-                mean_std(middle, around, made["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
+                mean_std(middle, around, record["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
             )
             if len(chance) < len(ROBOTS):
-                chance.append(f"{objective_of(made['figures']['random']):.3g}")
+                chance.append(f"{objective_of(record['figures']['random']):.3g}")
         rows.append([f"{model} + MPC" if model != MODEL_FREE else "DDPG, no model", decisions, *shown])
     rows.append(["random", "", *chance])
     return Table.of(

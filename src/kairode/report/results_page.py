@@ -35,8 +35,8 @@ PICTURES = {
 
 def write_results_page(path: Path, results: Path, names: Sequence[str] = (), note: str = "") -> Path:
     """Write a page with the named tables and figures (or all), compared with the paper's."""
-    wanted = [name for name in TITLES if not names or name in names]
-    shown = [section for name in wanted if (section := _section(name, results))]
+    selected = [name for name in TITLES if not names or name in names]
+    shown = [section for name in selected if (section := _section(name, results))]
     if not shown:
         raise KairodeError(f"there are no records in {results} (in a clone: results/).")
     lead = (
@@ -72,20 +72,20 @@ def _section(name: str, results: Path) -> str:
 def _origin(results: Path) -> str:
     rows = []
     for path in sorted(results.rglob("*.json")):
-        made = _read(path)
-        if made is None:
+        record = _read(path)
+        if record is None:
             continue
-        where = made["machine"]["device"] if made["machine"]["device"] != "cpu" else made["machine"]["processor"]
-        commit = (made["commit"] or "")[:10]
-        rows.append((str(path.relative_to(results)), made["command"], where, f"{made['seconds']:,.0f} s", commit))
+        where = record["machine"]["device"] if record["machine"]["device"] != "cpu" else record["machine"]["processor"]
+        commit = (record["commit"] or "")[:10]
+        rows.append((str(path.relative_to(results)), record["command"], where, f"{record['seconds']:,.0f} s", commit))
     heads = ("record", "command", "machine", "time", "commit")
     return page.section("Records", page.folded(f"{len(rows)} records", to_html(Table.of(heads, rows))))
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A record; None if the file is not one."""
-    made = load_json(path, "remove it, or restore it.")
-    return made if isinstance(made, dict) and {"machine", "command", "seconds", "commit"} <= made.keys() else None
+    record = load_json(path, "remove it, or restore it.")
+    return record if isinstance(record, dict) and {"machine", "command", "seconds", "commit"} <= record.keys() else None
 
 
 def write_document(document: Path, results: Path) -> list[str]:

@@ -30,38 +30,38 @@ def write_run_page(folder: Path) -> Path:
     path = folder / "record.json"
     if not path.exists():
         raise KairodeError(f"there is no record in {folder}: give the folder of a finished `kairode run`.")
-    made = read_record(path)
-    if made.get("kind") == "control":
-        return write_control_page(folder, made)
-    if made.get("kind") != "run" or "spec" not in made["figures"]:
-        raise KairodeError(f"{folder / 'record.json'} has kind '{made.get('kind')}', for which there is no page.")
-    if not isinstance(made["figures"].get("real_episodes"), dict):
+    record = read_record(path)
+    if record.get("kind") == "control":
+        return write_control_page(folder, record)
+    if record.get("kind") != "run" or "spec" not in record["figures"]:
+        raise KairodeError(f"{folder / 'record.json'} has kind '{record.get('kind')}', for which there is no page.")
+    if not isinstance(record["figures"].get("real_episodes"), dict):
         raise KairodeError(
             f"{folder / 'record.json'} was written by an older version: run its command again in a new folder."
         )
-    config, spec = made["config"], spec_of(made)
+    config, spec = record["config"], spec_of(record)
     title = f"{spec.name}: policy learned in {config['model']} models"
     parts = [
-        *(page.paragraph(sentence, "lead") for sentence in summary_sentences(made)),
-        page.facts(headline(made)),
-        run_section(made),
-        evaluation(made),
-        predictions(made),
-        learning(made),
-        policy(made),
-        decision_times(made),
-        reproduction(made),
+        *(page.paragraph(sentence, "lead") for sentence in summary_sentences(record)),
+        page.facts(headline(record)),
+        run_section(record),
+        evaluation(record),
+        predictions(record),
+        learning(record),
+        policy(record),
+        decision_times(record),
+        reproduction(record),
     ]
     return page.write_page(folder / "report.html", title, filter(None, parts))
 
 
-def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
-    config, (middle, _) = made["config"], mean_and_std(made)
-    chance = objective_of(made["figures"]["random"])
+def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
+    config, (middle, _) = record["config"], mean_and_std(record)
+    chance = objective_of(record["figures"]["random"])
     words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
-    drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": made})
+    drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": record})
     parts = [
-        page.paragraph(mpc_sentence(made), "lead"),
+        page.paragraph(mpc_sentence(record), "lead"),
         page.facts(
             [
                 (f"{middle:.4g}", f"mean test return (random actions: {chance:.4g})"),
@@ -71,30 +71,30 @@ def write_control_page(folder: Path, made: dict[str, Any]) -> Path:
                 ),
             ]
         ),
-        page.section("Evaluation", to_html(control_table(made, caption="Test episodes of each seed."))),
+        page.section("Evaluation", to_html(control_table(record, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),
-        reproduction(made),
+        reproduction(record),
     ]
     return page.write_page(folder / "report.html", f"{config['env']}: MPC with {config['model']}", parts)
 
 
-def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
-    figures, spec = made["figures"], spec_of(made)
+def headline(record: dict[str, Any]) -> list[tuple[str, str]]:
+    figures, spec = record["figures"], spec_of(record)
     all_tests = figures["tests"]
-    mine, held = all_tests["imagination"], best_constant(all_tests)
+    mine, constant = all_tests["imagination"], best_constant(all_tests)
     found = []
     for name in measured(all_tests):
         share, chance, always = (
-            f"{100 * test['measures'][name]:.0f}\u00a0%" for test in (mine, all_tests["random"], all_tests[held])
+            f"{100 * test['measures'][name]:.0f}\u00a0%" for test in (mine, all_tests["random"], all_tests[constant])
         )
         words = f"of the time (random actions {chance}, best constant policy {always})"
         found.append((f"{share} {name}", words))
     kind = kind_of_return(spec)
-    score, rival = objective_of(mine), objective_of(all_tests[held])
+    score, rival = objective_of(mine), objective_of(all_tests[constant])
     if min(score, rival) > 0 and score > rival:
-        found.append((f"{score / rival:.3g} times", f"the {kind} of {held}, the best constant policy"))
+        found.append((f"{score / rival:.3g} times", f"the {kind} of {constant}, the best constant policy"))
     else:
-        found.append((f"{score:.3g}", f"{kind} ({rival:.3g} for {held}, the best constant policy)"))
+        found.append((f"{score:.3g}", f"{kind} ({rival:.3g} for {constant}, the best constant policy)"))
     seen = figures["real_episodes"]["imagination"]
     found.append((f"{seen:,} real episodes", "used by models and policy"))
     if "visits" in figures:
@@ -106,8 +106,8 @@ def headline(made: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def run_section(made: dict[str, Any]) -> str:
-    config, figures, spec = made["config"], made["figures"], spec_of(made)
+def run_section(record: dict[str, Any]) -> str:
+    config, figures, spec = record["config"], record["figures"], spec_of(record)
     size, per_round = config["ensemble_size"], config["episodes_per_round"]
     sentences = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
     if config["rounds"]:
@@ -139,10 +139,10 @@ def run_section(made: dict[str, Any]) -> str:
     return page.section("Run", page.paragraph(" ".join(sentences)), page.paragraph(last, "soft"))
 
 
-def evaluation(made: dict[str, Any]) -> str:
-    table = policy_table(made)
-    number = made["figures"]["tests"]["imagination"]["episodes"]
-    sentences = (sentence for name, sentence in spec_of(made).measures if name in table.headers)
+def evaluation(record: dict[str, Any]) -> str:
+    table = policy_table(record)
+    number = record["figures"]["tests"]["imagination"]["episodes"]
+    sentences = (sentence for name, sentence in spec_of(record).measures if name in table.headers)
     caption = (
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' is a constant policy; "
         f"learned policies take random actions with probability 0.05. {' '.join(sentences)}"
@@ -150,8 +150,8 @@ def evaluation(made: dict[str, Any]) -> str:
     return page.section("Evaluation", to_html(dataclasses.replace(table, caption=caption)))
 
 
-def predictions(made: dict[str, Any]) -> str:
-    courses = made["figures"]["courses"]
+def predictions(record: dict[str, Any]) -> str:
+    courses = record["figures"]["courses"]
     parts = []
     for key, who in (("random", "random actions"), ("policy", "the learned policy")):
         steps = len(courses[key]["actions"])
@@ -168,8 +168,8 @@ def predictions(made: dict[str, Any]) -> str:
     return page.section("Predictions", page.paragraph(note), *parts)
 
 
-def learning(made: dict[str, Any]) -> str:
-    figures = made["figures"]
+def learning(record: dict[str, Any]) -> str:
+    figures = record["figures"]
     words = (
         "Return on the real system during learning, compared with model-free learning, the best constant "
         "policy and random actions."
@@ -195,11 +195,11 @@ def learning(made: dict[str, Any]) -> str:
             "return after the round (95 %)",
         )
         listed = page.folded("All rounds", to_html(Table.of(heads, rows, "20 validation episodes after each round.")))
-    return page.section("Learning", page.picture(learning_figure(made), "learning", words), listed)
+    return page.section("Learning", page.picture(learning_figure(record), "learning", words), listed)
 
 
-def policy(made: dict[str, Any]) -> str:
-    figures, parts = made["figures"], []
+def policy(record: dict[str, Any]) -> str:
+    figures, parts = record["figures"], []
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
         words = f"Two maps over {x} and {y}: the policy's action and its value."
@@ -212,10 +212,10 @@ def policy(made: dict[str, Any]) -> str:
     return page.section("Policy", *parts)
 
 
-def decision_times(made: dict[str, Any]) -> str:
-    if "visits" not in made["figures"]:
+def decision_times(record: dict[str, Any]) -> str:
+    if "visits" not in record["figures"]:
         return ""
-    found, spec = made["figures"]["visits"], spec_of(made)
+    found, spec = record["figures"]["visits"], spec_of(record)
     chosen, measures = list(found["intervals"]), measured(found["rows"])
     rows = []
     for label in (*chosen, "own", *of_kind(found["usual"], "fixed")):
@@ -241,7 +241,7 @@ def decision_times(made: dict[str, Any]) -> str:
     )
     return page.section(
         "Decision times",
-        page.picture(tradeoff_figure(made), "tradeoff", words, "Labels of the curve are fixed intervals. " + caption),
+        page.picture(tradeoff_figure(record), "tradeoff", words, "Labels of the curve are fixed intervals. " + caption),
         page.picture(course, "chosen", description),
         page.folded("All schedules", to_html(Table.of(heads, rows, caption))),
     )
@@ -263,21 +263,21 @@ def _cell(row: dict[str, Any]) -> str:
     return f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})"
 
 
-def reproduction(made: dict[str, Any]) -> str:
-    machine, versions = made["machine"], made["versions"]
+def reproduction(record: dict[str, Any]) -> str:
+    machine, versions = record["machine"], record["versions"]
     where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
-    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in made.get("stages", {}).items())
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in record.get("stages", {}).items())
     rows = [
-        ("date", made["made"]),
-        ("commit", made["commit"] or "not in a repository"),
+        ("date", record["made"]),
+        ("commit", record["commit"] or "not in a repository"),
         ("machine", where),
-        ("time", f"{made['seconds']:.0f} s{f' ({spent})' if spent else ''}"),
-        ("seed", made["seed"]),
+        ("time", f"{record['seconds']:.0f} s{f' ({spent})' if spent else ''}"),
+        ("seed", record["seed"]),
         *((f"{name}", version) for name, version in versions.items()),
     ]
     return page.section(
         "Reproduction",
-        page.code(made["command"]),
+        page.code(record["command"]),
         to_html(Table.of(("what", ""), rows)),
-        page.folded("Config", page.code(json.dumps(made["config"], indent=1))),
+        page.folded("Config", page.code(json.dumps(record["config"], indent=1))),
     )

@@ -26,9 +26,9 @@ def policy_name(test: str) -> str:
     return NAMES.get(test, test)
 
 
-def policy_table(made: dict[str, Any]) -> Table:
+def policy_table(record: dict[str, Any]) -> Table:
     """Test results: each policy's return with its interval, and the real data it learned from."""
-    spec, figures = spec_of(made), made["figures"]
+    spec, figures = spec_of(record), record["figures"]
     measures = measured(figures["tests"])
     headers = ["policy", kind_of_return(spec), "95 %", "decisions", *measures]
     rows = []
@@ -42,14 +42,14 @@ def policy_table(made: dict[str, Any]) -> Table:
     return Table.of([*headers, "real episodes", "real decisions"], rows)
 
 
-def print_run(made: dict[str, Any]) -> None:
+def print_run(record: dict[str, Any]) -> None:
     """Print a warning if the policy is no better than simple ones, the test results (in 80 columns), and the
     summary."""
-    failed = no_better_sentence(made)
+    failed = no_better_sentence(record)
     if failed:
         print(failed)
-    print_table(_short_table(policy_table(made), made["figures"]["tests"]))
-    for sentence in summary_sentences(made):
+    print_table(_short_table(policy_table(record), record["figures"]["tests"]))
+    for sentence in summary_sentences(record):
         if sentence != failed:
             print(sentence)
 
@@ -66,9 +66,9 @@ def _short_table(table: Table, tests: dict[str, Any]) -> Table:
     return Table.of([table.headers[i] if i != 1 else "return" for i in columns], rows)
 
 
-def learning_figure(made: dict[str, Any]) -> Figure:
+def learning_figure(record: dict[str, Any]) -> Figure:
     """Return on the real system: by real episodes for Dyna rounds, otherwise by training episodes."""
-    figures, spec = made["figures"], spec_of(made)
+    figures, spec = record["figures"], spec_of(record)
     figure = Figure(figsize=(7.5, 3.8), layout="constrained")
     axes = figure.subplots()
     if "rounds" in figures:
@@ -86,8 +86,8 @@ def learning_figure(made: dict[str, Any]) -> Figure:
     if free := figures.get("free_curve"):
         axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")
     tests = figures["tests"]
-    held = best_constant(tests)
-    axes.axhline(objective_of(tests[held]), color=OWN, lw=1, ls="-.", label=held)
+    constant = best_constant(tests)
+    axes.axhline(objective_of(tests[constant]), color=OWN, lw=1, ls="-.", label=constant)
     axes.axhline(objective_of(tests["random"]), color=FIXED, lw=1, ls="--", label="random actions")
     axes.set_ylabel("discounted return" if spec.discounted_objective else "return")
     shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
@@ -125,9 +125,9 @@ def map_figure(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def tradeoff_figure(made: dict[str, Any]) -> Figure:
+def tradeoff_figure(record: dict[str, Any]) -> Figure:
     """Return against decisions: fixed intervals, the environment's own schedule, and those chosen at each price."""
-    spec, found = spec_of(made), made["figures"]["visits"]
+    spec, found = spec_of(record), record["figures"]["visits"]
     rows = found["rows"]
     figure = Figure(figsize=(7.5, 4), layout="constrained")
     axes = figure.subplots()

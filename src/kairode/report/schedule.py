@@ -21,9 +21,9 @@ from kairode.stats import mean, std
 COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
 
 
-def print_schedule(made: dict[str, Any], spec: Spec) -> None:
+def print_schedule(record: dict[str, Any], spec: Spec) -> None:
     """Return and decisions of every schedule, the chosen intervals, and a sentence on each chosen schedule."""
-    rows = made["figures"]["rows"]
+    rows = record["figures"]["rows"]
     kind = "discounted accrued return" if spec.discounted_objective else "accrued return"
     names = ["schedule", f"{kind} (95 %)", "accrued return" if spec.discounted_objective else "discounted"]
     measures = measured(rows)
@@ -39,8 +39,8 @@ def print_schedule(made: dict[str, Any], spec: Spec) -> None:
         "step." + "".join(f" {sentence}" for name, sentence in spec.measures if name in measures)
     )
     print_table(Table.of(heads, cells, caption))
-    _print_intervals(made["figures"]["intervals"], rows, spec)
-    print(f"Models fitted to {made['figures']['real_episodes']:,} real episodes.")
+    _print_intervals(record["figures"]["intervals"], rows, spec)
+    print(f"Models fitted to {record['figures']['real_episodes']:,} real episodes.")
     for row in of_kind(rows, "chosen").values():
         print(chosen_sentence(rows, row, spec))
 
@@ -85,8 +85,8 @@ def chosen_sentence(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> s
     return f"{text}; best fixed interval with as few {many}: {best:.4g}."
 
 
-def draw_schedule(made: dict[str, Any], spec: Spec, path: Path) -> None:
-    rows = made["figures"]["rows"]
+def draw_schedule(record: dict[str, Any], spec: Spec, path: Path) -> None:
+    rows = record["figures"]["rows"]
     chosen = of_kind(rows, "chosen").values()
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -138,7 +138,7 @@ LABELS = {
 def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     found = {record.stem: read_record(record) for record in sorted(results.glob(f"{env}-*.json"))}
     fixed: dict[str, Any] = {}
-    parts = [made["figures"]["points"] for name, made in found.items() if name.startswith(f"{env}-fixed")]
+    parts = [record["figures"]["points"] for name, record in found.items() if name.startswith(f"{env}-fixed")]
     for label, point in (item for points in parts for item in points.items()):
         # Some intervals were studied twice, from scratch and from policies of chosen intervals: keep the better.
         if label not in fixed or mean(objective_of(point)) > mean(objective_of(fixed[label])):
@@ -150,11 +150,11 @@ def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
     for name in LABELS:
         study, _, kind = name.partition(" ")
         if f"{env}-{study}" in found:
-            made = found[f"{env}-{study}"]
-            points, config = made["figures"]["points"], made["config"]
-            wanted = [labels.chosen(price=price) for price in config.get("prices", ()) if kind != "budget"]
-            wanted += [labels.chosen(budget=budget) for budget in config.get("budgets", ()) if kind != "price"]
-            groups[name] = {labels.label(row): points[labels.label(row)] for row in wanted}
+            record = found[f"{env}-{study}"]
+            points, config = record["figures"]["points"], record["config"]
+            planned = [labels.chosen(price=price) for price in config.get("prices", ()) if kind != "budget"]
+            planned += [labels.chosen(budget=budget) for budget in config.get("budgets", ()) if kind != "price"]
+            groups[name] = {labels.label(row): points[labels.label(row)] for row in planned}
     return {name: groups[name] for name in LABELS if name in groups}
 
 
@@ -173,8 +173,8 @@ def print_visits(results: Path) -> None:
         for label, point in points.items():
             returns = [np.array(point[kind]) / 1e7 for kind in ("discounted_accrued_return", "accrued_return")]
             numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
-            wanted = point.get("practice_wanted")
-            cut = "" if wanted is None else f"{min(point['practice_episodes'])} of {wanted}"
+            planned = point.get("practice_wanted")
+            cut = "" if planned is None else f"{min(point['practice_episodes'])} of {planned}"
             rows.append(
                 [LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", str(len(returns[0])), cut]
             )

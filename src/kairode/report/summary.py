@@ -12,46 +12,48 @@ ENOUGH_MODELS = 5
 PER_UNIT = {"hour": "hourly", "day": "daily", "week": "weekly"}
 
 
-def spec_of(made: dict[str, Any]) -> Spec:
-    return spec_from_dict(made["figures"]["spec"])
+def spec_of(record: dict[str, Any]) -> Spec:
+    return spec_from_dict(record["figures"]["spec"])
 
 
-def summary_sentences(made: dict[str, Any]) -> list[str]:
+def summary_sentences(record: dict[str, Any]) -> list[str]:
     """A warning if the policy is no better than simple ones; its return, its measures, the gain of chosen times."""
-    figures = made["figures"]
+    figures = record["figures"]
     tests = figures["tests"]
-    sentences = [*filter(None, [no_better_sentence(made)]), policy_sentence(made)]
-    spec, held = spec_of(made), tests[best_constant(tests)]
+    sentences = [*filter(None, [no_better_sentence(record)]), policy_sentence(record)]
+    spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
-        mine, chance, always = (100 * test["measures"][name] for test in (tests["imagination"], tests["random"], held))
+        mine, chance, always = (
+            100 * test["measures"][name] for test in (tests["imagination"], tests["random"], constant)
+        )
         sentences.append(
             f"The {spec.subject} is {name} {mine:.0f} % of the time (random actions {chance:.0f} %, constant "
-            f"{held['action']} {always:.0f} %)."
+            f"{constant['action']} {always:.0f} %)."
         )
     if "visits" in figures:
         sentences.append(schedule_sentence(figures["visits"], spec))
     return sentences
 
 
-def no_better_sentence(made: dict[str, Any]) -> str | None:
+def no_better_sentence(record: dict[str, Any]) -> str | None:
     """A warning with suggestions if the policy is not better than random and constant actions; otherwise None."""
-    tests = made["figures"]["tests"]
+    tests = record["figures"]["tests"]
     mine, others = tests["imagination"], [tests["random"], tests[best_constant(tests)]]
     rival = max(others, key=lambda test: float(objective_of(test)))
     if mine["low"] > rival["high"]:
         return None
     name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(made))} "
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} "
         f"{objective_of(mine):.4g} (95 % {mine['low']:.4g} to {mine['high']:.4g}), {name} "
         f"{objective_of(rival):.4g} ({rival['low']:.4g} to {rival['high']:.4g}). Suggestions: "
-        f"{'; '.join(suggestions(made))}."
+        f"{'; '.join(suggestions(record))}."
     )
 
 
-def suggestions(made: dict[str, Any]) -> list[str]:
+def suggestions(record: dict[str, Any]) -> list[str]:
     """What may help a policy that has not learned, as options of the command."""
-    config, test = made["config"], made["figures"]["tests"]["random"]
+    config, test = record["config"], record["figures"]["tests"]["random"]
     found = [f"more real episodes (--episodes {2 * config['episodes']})"]
     if config["rounds"]:
         found.append(f"more Dyna rounds (--rounds {2 * config['rounds']})")
@@ -71,11 +73,11 @@ def suggestions(made: dict[str, Any]) -> list[str]:
     return found
 
 
-def policy_sentence(made: dict[str, Any]) -> str:
-    figures, spec = made["figures"], spec_of(made)
+def policy_sentence(record: dict[str, Any]) -> str:
+    figures, spec = record["figures"], spec_of(record)
     tests, real = figures["tests"], figures["real_episodes"]
-    mine, held = tests["imagination"], best_constant(tests)
-    rivals = {"random actions": tests["random"], f"the best constant policy, {held}": tests[held]}
+    mine, constant = tests["imagination"], best_constant(tests)
+    rivals = {"random actions": tests["random"], f"the best constant policy, {constant}": tests[constant]}
     if "model-free" in tests:
         rivals[f"the model-free policy of {real['model-free']:,} real episodes"] = tests["model-free"]
     parts = []
@@ -84,8 +86,8 @@ def policy_sentence(made: dict[str, Any]) -> str:
         order = "below" if mine["high"] < test["low"] else order
         parts.append(f"{order} {name} ({objective_of(test):.4g})")
     at = (
-        f" with a decision {every_interval(made['config']['schedule'], spec.time_unit)}"
-        if made["config"]["schedule"]
+        f" with a decision {every_interval(record['config']['schedule'], spec.time_unit)}"
+        if record["config"]["schedule"]
         else ""
     )
     return (

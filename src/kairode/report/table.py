@@ -203,23 +203,23 @@ def print_table(table: Table, console: Console | None = None) -> None:
 def _rich(table: Table, cut: int | None = None) -> RichTable:
     """A Rich table; with `cut`, text in wrapping columns is shortened to measure the minimum width."""
     named = any(table.headers)
-    made = RichTable(
+    rich_table = RichTable(
         box=SIMPLE_HEAD if named else None,
         show_header=named,
         pad_edge=False,
         caption=Text(table.caption) if table.caption else None,
     )
     for column in table.columns:
-        made.add_column(Text(column.header), justify=column.align or "left", no_wrap=not column.wrap)
+        rich_table.add_column(Text(column.header), justify=column.align or "left", no_wrap=not column.wrap)
     for section in table.sections:
         for row in section:
             cells = [
                 _rich_cell(cell, row.marked, cut if column.wrap else None)
                 for column, cell in zip(table.columns, row.cells, strict=True)
             ]
-            made.add_row(*cells)
-        made.add_section()
-    return made
+            rich_table.add_row(*cells)
+        rich_table.add_section()
+    return rich_table
 
 
 def _rich_cell(cell: Cell, marked: bool, cut: int | None = None) -> Text:

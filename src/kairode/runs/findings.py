@@ -31,12 +31,14 @@ def evaluate_on_system(
 ) -> dict[str, Any]:
     """Test each policy (learned, model-free) on the same episodes, then all constant policies and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
-    held = [(labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)]
+    constants = [
+        (labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)
+    ]
     learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
-    everyone: list[tuple[dict[str, Any], Any]] = [*learned, *held, ({"kind": "random"}, None)]
+    policies_to_test: list[tuple[dict[str, Any], Any]] = [*learned, *constants, ({"kind": "random"}, None)]
     found: dict[str, Any] = {}
-    for i, (about, policy) in enumerate(everyone):
-        callback(Progress(f"evaluating on {episodes} episodes", i, len(everyone)))
+    for i, (about, policy) in enumerate(policies_to_test):
+        callback(Progress(f"evaluating on {episodes} episodes", i, len(policies_to_test)))
         figures = evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
         found[labels.label(about)] = about | figures
     return found

@@ -46,5 +46,5 @@ def of_kind(rows: dict[str, Any], kind: str) -> dict[str, Any]:
 
 def best_constant(tests: dict[str, Any]) -> str:
     """The key of the constant policy with the highest return."""
-    held = of_kind(tests, "constant")
-    return max(held, key=lambda name: float(objective_of(held[name])))
+    constants = of_kind(tests, "constant")
+    return max(constants, key=lambda name: float(objective_of(constants[name])))

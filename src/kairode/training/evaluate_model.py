@@ -204,6 +204,6 @@ def _timed(model: DynamicsModel, episodes: Episodes, key: Any) -> tuple[Any, Any
 def _timer_hits(model: DynamicsModel, episodes: Episodes, seed: int) -> float | None:
     if not isinstance(model.timer, ClassTimer):
         return None
-    said = np.asarray(_timed(model, episodes, jax.random.key(seed))[0])
-    hit = np.abs(said - np.asarray(episodes.tau)) < 0.5 * model.timer.step
+    likely = np.asarray(_timed(model, episodes, jax.random.key(seed))[0])
+    hit = np.abs(likely - np.asarray(episodes.tau)) < 0.5 * model.timer.step
     return float(hit[np.asarray(episodes.real)].mean())
