@@ -96,7 +96,7 @@ def test_fit_a_file(typed, tmp_path) -> None:
     [
         (["hiv", "--model", "latent_ode"], "Did you mean 'latent-ode'?"),
         (["hivv"], "hiv"),
-        (["nowhere.parquet"], "there is no file nowhere.parquet"),
+        (["nowhere.parquet"], "nowhere.parquet does not exist"),
         (["hiv", "--solver", "rk5:1"], "solver"),
         (["hiv", "--seeds", "0"], "seeds must be an integer"),
         (["hiv", "--iterations", "0"], "iterations must be"),

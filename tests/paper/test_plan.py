@@ -221,7 +221,7 @@ def test_times_in_words(tmp_path) -> None:
     units = [dataclasses.replace(work, seconds=60.0) for work in plan("figure-values", scope)]
     assert estimated_seconds(units, 2) == 32 * 60 / 2
     assert estimated_seconds(units, 100) == 120.0  # a fit, then the study
-    assert pending_sentence(units, 2) == "To run: 32, about 16 min 2 side by side."
+    assert pending_sentence(units, 2) == "To run: 32, about 16 min with 2 workers."
     units[0] = dataclasses.replace(units[0], seconds=None)
     assert pending_sentence(units, 1).endswith("one after the other; 1 of them without an estimate.")
 

@@ -188,7 +188,7 @@ def test_the_document_here_is_what_the_records_say(tmp_path):
 def test_no_page_of_what_is_no_run(typed, tmp_path):
     code, _, err = typed("report", str(tmp_path / "nowhere"))
     assert code == 2
-    assert "there is no folder" in err
+    assert "does not exist" in err
     (tmp_path / "config.json").write_text("{}")
     code, _, err = typed("report", str(tmp_path))
     assert code == 2

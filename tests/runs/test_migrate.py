@@ -155,7 +155,7 @@ def test_reports_of_old_records() -> None:
     before = load(OLD / "control.json")
     control = read_record(OLD / "control.json")
     assert mean_and_std(control) == (before["figures"]["return"], before["figures"]["return_std"])
-    assert f"returns {before['figures']['return']:.4g} on 'hopper'" in mpc_sentence(control)
+    assert f"mean return of {before['figures']['return']:.4g} on 'hopper'" in mpc_sentence(control)
 
 
 def test_tables_from_old_records(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_no_result_of_the_old_form_is_published() -> None:
 
 
 def test_what_is_no_record(tmp_path: Path) -> None:
-    with pytest.raises(KairodeError, match="there is no "):
+    with pytest.raises(KairodeError, match="does not exist"):
         read_record(tmp_path / "record.json")
     (tmp_path / "record.json").write_text("{")
     with pytest.raises(KairodeError, match="is damaged"):

@@ -202,7 +202,7 @@ def test_the_figure_from_the_records_here(typed, tmp_path):
     assert "true dynamics" in out
     code, out, _ = typed("reproduce", "figure-schedule", "--results", str(tmp_path), "--dry-run")
     assert code == 0
-    assert "there is no record" in out
+    assert "does not exist" in out
 
 
 def test_undiscounted_is_the_plain_sum():

@@ -156,7 +156,7 @@ def test_checkpoints_that_are_not_ours(data: Trajectory, tmp_path: Path) -> None
     (tmp_path / "models.json").write_text("{")
     with pytest.raises(KairodeError, match=r"models\.json is damaged"):
         load_models(tmp_path)
-    with pytest.raises(KairodeError, match="there is no"):
+    with pytest.raises(KairodeError, match="does not exist"):
         load_models(tmp_path / "nowhere")
 
 

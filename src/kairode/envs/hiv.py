@@ -40,8 +40,8 @@ REGIMES = ("healthy", "V below 1e4", "V below 1e5", "V above 1e5")
 MEASURES = (
     (
         "healthy",
-        "Healthy: the immune system controls the virus, E above a tenth of the healthy state's 353,108 per "
-        "ml and V below 1,000 per ml.",
+        "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per ml "
+        "and V below 1,000 per ml.",
     ),
 )
 

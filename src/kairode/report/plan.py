@@ -54,7 +54,7 @@ def pending_sentence(units: Sequence[WorkItem], workers: int) -> str:
         return "Nothing to run."
     unknown = sum(work.seconds is None for work in left)
     least, more = estimated_seconds(left, workers), f"; {unknown} of them without an estimate" if unknown else ""
-    side = "one after the other" if workers == 1 else f"{workers} in parallel"
+    side = "one after the other" if workers == 1 else f"with {workers} workers"
     return f"To run: {len(left)}, about {approximate_time(least)} {side}{more}."
 
 

@@ -95,7 +95,7 @@ HIV_DESCRIPTION: Figures = {
     "measures": [
         [
             "healthy",
-            "Healthy: the immune system controls the virus, E above a tenth of the healthy state's 353,108 per "
+            "Healthy: the patient's own cells keep the virus down, E above a tenth of the healthy state's 353,108 per "
             "ml and V below 1,000 per ml.",
         ]
     ],
