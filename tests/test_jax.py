@@ -60,7 +60,7 @@ def test_the_bad_version_is_excluded() -> None:
 
 ROOM = """
 import kairode, jax, jax.numpy as jnp
-from kairode._xla import allow_clearing, make_room, memory_maps
+from kairode._xla import allow_clearing, free_programs, memory_maps
 
 def compiled(n):
     return float(jax.jit(lambda x: jnp.cumsum(jnp.sin(x))[-1])(jnp.ones(n)))
@@ -70,12 +70,12 @@ few = memory_maps()
 for n in range(1, 60):
     compiled(n)
 many = memory_maps()
-make_room(most=few)
+free_programs(most=few)
 assert memory_maps() > (few + many) / 2, "a library clears nothing"
 allow_clearing()
-make_room(most=many + 1000)
+free_programs(most=many + 1000)
 assert memory_maps() > (few + many) / 2, "there was room"
-make_room(most=few)
+free_programs(most=few)
 assert memory_maps() < few + (many - few) / 4, (few, many, memory_maps())
 assert many > few + 100, (few, many)
 assert compiled(200) == first

@@ -262,9 +262,7 @@ def test_the_wrong_number_of_many() -> None:
     with pytest.raises(KairodeError, match="expected 3 seeds, one per instance, got 2"):
         vector.reset(seed=[1, 2])
     vector.reset(seed=0)
-    with pytest.raises(
-        KairodeError, match=r"expected 3 actions, one per instance, got an array of shape \(2,\)"
-    ):
+    with pytest.raises(KairodeError, match=r"expected 3 actions, one per instance, got an array of shape \(2,\)"):
         vector.step(np.array([0, 1]))
     with pytest.raises(KairodeError, match="num_envs must be an integer of at least 1, got 0"):
         gymnasium.make_vec("kairode/HIV-v0", num_envs=0)

@@ -107,23 +107,23 @@ def test_episodes_that_never_end() -> None:
 
 
 WRONG_KINDS = [
-    ("kd.make('hiv', max_decisions=2.5)", "max_decisions must be a whole number of at least 1, got 2.5"),
+    ("kd.make('hiv', max_decisions=2.5)", "max_decisions must be an integer of at least 1, got 2.5"),
     ("kd.make('hopper', intervals=(1.5, 3))", "intervals of 'hopper' must be whole frames, got (1.5, 3)"),
     ("kd.make('hiv', horizon='long')", "horizon of 'hiv' takes a number such as 1000.0, got 'long'."),
-    ("kd.make('hiv', observed=5)", "a field of 'hiv' is of the wrong kind (observed=5)"),
-    ("kd.collect(kd.make('hiv'), episodes=1.5)", "episodes must be a whole number of at least 1, got 1.5"),
-    ("kd.collect(kd.make('hiv'), episodes=1, seed=1.5)", "seed must be a whole number between"),
-    ("kd.collect(kd.make('hiv'), lambda o, k: o[0], episodes=1)", "must return one whole number, got float32[]"),
+    ("kd.make('hiv', observed=5)", "a field of 'hiv' has the wrong type (observed=5)"),
+    ("kd.collect(kd.make('hiv'), episodes=1.5)", "episodes must be an integer of at least 1, got 1.5"),
+    ("kd.collect(kd.make('hiv'), episodes=1, seed=1.5)", "seed must be an integer between"),
+    ("kd.collect(kd.make('hiv'), lambda o, k: o[0], episodes=1)", "must return one integer, got float32[]"),
     ("kd.collect(kd.make('hopper'), lambda o, k: o[:2], episodes=1)", "must return 3 numbers (thigh, leg, foot)"),
-    ("kd.collect(kd.make('hiv'), 3, episodes=1)", "3 is no policy: give None for random, a function"),
-    ("kd.collect('hiv', episodes=1)", "'hiv' is no environment: make one with kairode.make('hiv')"),
-    ("kd.collect(kd.make('hiv'), lambda o, k: 3 if o[4] > 0 else 0, episodes=1)", "jnp.where in place of if"),
+    ("kd.collect(kd.make('hiv'), 3, episodes=1)", "3 is not a policy: pass None (random), a function"),
+    ("kd.collect('hiv', episodes=1)", "'hiv' is not an environment: create one, e.g. with kairode.make('hiv')"),
+    ("kd.collect(kd.make('hiv'), lambda o, k: 3 if o[4] > 0 else 0, episodes=1)", "jnp.where instead of if"),
     (
         "import numpy as n; kd.collect(kd.make('hiv'), lambda o, k: n.asarray(o)[0], episodes=1)",
-        "jax.numpy in place",
+        "jax.numpy instead",
     ),
     ("kd.make(3)", "unknown environment '3'"),
-    ("kd.write('x.parquet', None)", "None is no trajectory"),
+    ("kd.write('x.parquet', None)", "None is not a trajectory"),
 ]
 EACH = """
 import json, sys

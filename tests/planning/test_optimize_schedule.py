@@ -750,7 +750,10 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
         ({"price": -1.0}, "price must be at least 0"),
         ({"price": math.nan}, "price must be"),
         ({"budget": 0}, "budget must be an integer of at least 1"),
-        ({"budget": 5}, "a budget of 5 cannot cover 60 seconds with intervals of at most 10: increase it to at least 6"),
+        (
+            {"budget": 5},
+            "a budget of 5 cannot cover 60 seconds with intervals of at most 10: increase it to at least 6",
+        ),
         ({"taus": []}, "schedule of 'linear' is empty"),
         ({"taus": [3.0, 1.0]}, "must be strictly ascending, got 3, 1"),
         ({"taus": [1.0, 1.0]}, "must be strictly ascending"),
