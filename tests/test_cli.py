@@ -1,15 +1,12 @@
 """The command as people type it."""
 
-import shlex
 import subprocess
 import sys
 
 import pytest
-from kairode.config.run import command
 
 import kairode
-from kairode.cli.common import fields_of
-from kairode.config.algorithms import RunConfig
+from kairode.cli import COMMANDS, DEPENDENT
 from kairode.envs.zoo import ENVIRONMENTS
 
 
@@ -33,7 +30,7 @@ def test_collect(typed, tmp_path) -> None:
     words = ["collect", "hiv", "--episodes", "5", "--out", str(out_file), "--seed", "3", "--set", "max_decisions=4"]
     code, out, _ = typed(*words)
     assert code == 0
-    assert out == f"5 episodes, 20 decisions of 'hiv' are in {out_file}.\n"
+    assert out == f"5 episodes, 20 decisions of 'hiv': {out_file}.\n"
     seen = kairode.read(out_file)
     assert seen.decisions == 20
     assert seen.spec.max_decisions == 4
@@ -58,8 +55,8 @@ def test_collect(typed, tmp_path) -> None:
         (["collect", "hiv", "--out", "."], "error: cannot write '.': it is a folder."),
         (["bench", "nothing"], "error: unknown benchmark 'nothing'."),
         (["runn", "hiv"], "error: unknown command 'runn'. Did you mean 'run'?"),
-        (["run", "hiv", "--out", ""], "error: an empty word was given"),
-        (["run", "hiv", "--out="], "error: an empty word was given"),
+        (["run", "hiv", "--out", ""], "error: an option has an empty value"),
+        (["run", "hiv", "--out="], "error: an option has an empty value"),
         (["run", "hiv", "--set", "horizon=abc"], "error: horizon of 'hiv' takes a number such as 1000.0, got 'abc'."),
         (["run", "hiv", "--set", "observed=V"], "error: observed of 'hiv' takes several values such as ('T1',"),
     ],
@@ -74,13 +71,6 @@ def test_bad_input_is_one_sentence_and_code_2(monkeypatch, typed, tmp_path, word
     assert list(tmp_path.iterdir()) == []
 
 
-def test_fields_survive_the_way_into_a_record_and_back() -> None:
-    fields = {"substep": float("inf"), "intervals": (0.2, 0.4), "max_decisions": None, "timing": "all"}
-    words = shlex.split(command(RunConfig("acrobot", env_fields=fields)))
-    given = fields_of(tuple(words[words.index("--set") + 1 :]))
-    assert {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()} == fields
-
-
 def test_missing_arguments_and_help(typed) -> None:
     code, _, err = typed("collect", "hiv")
     assert code == 2
@@ -91,12 +81,55 @@ def test_missing_arguments_and_help(typed) -> None:
     assert "None" not in out
 
 
-def test_a_wrong_option_is_answered_by_its_own_command(typed) -> None:
-    code, _, err = typed("run", "hiv", "--epsiodes", "4")
-    assert code == 2
-    assert "--episodes" in err
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "hiv", "--epsiodes", "4"), "--episodes"),
+        (("run", "hopper", "--episodes", "4"), "Unrecognized options: --episodes"),
+        (("run", "hiv", "--decisions", "4"), "Unrecognized options: --decisions"),
+        (("fit", "hiv", "--latent", "4"), "--latent-size"),
+        (("run", "gridworld", "--rounds", "many"), "--rounds: invalid literal"),
+        (("run", "gridworld", "--schedule"), "--schedule"),
+        (("dyna", "hiv", "--rounds"), "--rounds"),
+        (("schedule",), "RUN|ENV"),
+        (("fit",), "error: ENV|FILE.parquet is missing"),
+    ],
+)
+def test_a_wrong_option_is_answered_by_its_own_command(typed, words: tuple[str, ...], said: str) -> None:
+    code, out, err = typed(*words)
+    assert (code, out) == (2, "")
+    assert said in err
     assert "None" not in err
-    assert "collect" not in err, "which has an option of that name too"
+    assert "kairode collect" not in err, "which has an option of that name too"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(typed, name: str) -> None:
+    code, out, err = typed(name, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: kairode {name}")
+    assert "default: None" not in out
+    assert "{None}" not in out
+    first = (COMMANDS[name].__doc__ or "").split("\n")[0]
+    assert " ".join(first.split()) in " ".join(out.split())
+    assert first.split()[0] in typed()[1]
+    assert typed("help", name)[1] == out
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_defaults_in_the_help_are_those_of_the_environment(typed, env: str) -> None:
+    controls = env in ("pendulum", "swimmer", "hopper", "half-cheetah")
+    for name in DEPENDENT:
+        if name == "dyna" and controls:
+            continue
+        code, out, err = typed(name, env, "--help")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"usage: kairode {name} {env} [-h]")
+    _, out, _ = typed("run", env, "--help")
+    assert ("--decisions" in out) is controls
+    assert ("--episodes-per-round" in out) is not controls
+    _, paper, _ = typed("run", env, "--help", *([] if controls else ["--paper"]))
+    assert ("--setting STR" in paper) and (paper == out) is controls
 
 
 def test_environments_on_a_narrow_terminal(typed, monkeypatch) -> None:
