@@ -1,30 +1,30 @@
 """`kairode fit` as people use it: what it leaves, what it refuses, and that a kill at any moment changes nothing."""
 
-import dataclasses
 import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import kairode
-from kairode.algorithms.fit import command
-from kairode.config.models import ModelConfig
-from kairode.config.presets import FITS, OTHER, changed, preset
-from kairode.config.training import LossWeights, TrainingConfig
+from kairode.algorithms.fit import check_fit
+from kairode.config.presets import fit_preset
+from kairode.envs.zoo import ENVIRONMENTS
 from kairode.errors import KairodeError
 from kairode.models.zoo import MODELS, build
+from kairode.runs.folder import RunFolder
 
-SHORT = ["--episodes", "12", "--valid", "4", "--test", "4", "--iterations", "30", "--every", "10", "--batch", "4"]
-TINY = [*SHORT, "--latent", "3", "--field-hidden", "4", "--set", "max_decisions=6"]
+SMALL = ("--iterations", "20", "--validate-every", "10", "--batch-size", "4", "--latent-size", "3", "--field-hidden", "4")
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
@@ -32,32 +32,38 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
     return safetensors.numpy.load((folder / about["file"]).read_bytes())
 
 
-def test_fit_leaves_a_folder_and_says_what_it_found(typed, tmp_path) -> None:
-    folder = tmp_path / "run"
-    code, out, err = typed("fit", "hiv", "--seeds", "2", *TINY, "--out", str(folder))
-    assert (code, err) == (0, "")
+def test_fit_leaves_a_folder_and_says_what_it_found(fit_run) -> None:
+    folder = fit_run.folder
     record = json.loads((folder / "record.json").read_text())
     assert len(record["figures"]["test_error"]) == 2
     assert record["figures"]["mean"] == pytest.approx(np.mean(record["figures"]["test_error"]))
     assert list(record["figures"]["by_dimension"]) == ["T1", "T2", "T1*", "T2*", "V", "E"]
     assert record["figures"]["solver"][0]["difference"] >= 0
-    assert "mean squared error" in out
-    assert "seed 1" in out
+    assert "mean squared error" in fit_run.out
+    assert "seed 1" in fit_run.out
+    assert "collecting: finished" in fit_run.err
+    assert "fitting: finished" in fit_run.err
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [10, 20, 30]
     assert "<svg" in (folder / "predictions.svg").read_text()
     models = kairode.load_models(folder)
-    assert kairode.evaluate_model(
-        models[0], kairode.collect(kairode.make("hiv", max_decisions=6), episodes=4, seed=2)
-    ).error
-    # the same command again: nothing to do, the same record
-    before = weights(folder)
-    assert typed("fit", *shlex.split(record["command"])[2:])[0] == 0
+    data = kairode.collect(kairode.make("hiv", max_decisions=6), episodes=4, seed=2)
+    assert kairode.evaluate_model(models[0], data).error
+    assert shlex.split(record["command"])[1:2] == ["fit"]
+
+
+def test_the_same_fit_again_has_nothing_to_do_and_another_is_refused(typed, fit_run, tmp_path) -> None:
+    folder = shutil.copytree(fit_run.folder, tmp_path / "run")
+    before, record = weights(folder), (folder / "record.json").read_text()
+    words = (*fit_run.words[:-1], str(folder))
+    code, _, err = typed(*words)
+    assert code == 0, err
     for name, array in weights(folder).items():
         np.testing.assert_array_equal(array, before[name])
-    code, _, err = typed("fit", "hiv", "--seeds", "3", *TINY, "--out", str(folder))
-    assert code == 2
-    assert "holds another run (seeds: 2 there, 3 here)" in err
+    assert (folder / "record.json").read_text() == record
+    code, out, err = typed(*words, "--seeds", "3")
+    assert (code, out) == (2, "")
+    assert err == f"error: {folder} holds another run (seeds is 2 there and 3 here): choose another folder with --out, or remove it.\n"
 
 
 @pytest.mark.slow
@@ -76,16 +82,15 @@ def test_fit_a_file(typed, tmp_path) -> None:
     names = ("episode", "t", "glucose", "action", "reward", "terminated", "truncated")
     path = tmp_path / "clinic.parquet"
     pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(names)}), path)
-    words = ["--iterations", "20", "--every", "10", "--batch", "4", "--latent", "3", "--field-hidden", "4"]
-    code, out, err = typed("fit", str(path), "--model", "ode-rnn", *words, "--out", str(tmp_path / "run"))
-    assert (code, err) == (0, "")
+    code, out, err = typed("fit", str(path), "--model", "ode-rnn", *SMALL, "--out", str(tmp_path / "run"))
+    assert code == 0, err
     assert "glucose" in out
     [model] = kairode.load_models(tmp_path / "run")
     assert model.spec.tick == 10_000
     assert model.scale.mean[0] > 1000
     assert model.spec.intervals.classes is None
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert [config["preset"][name] for name in ("episodes", "valid", "test")] == [10, 1, 1]
+    config = RunFolder(tmp_path / "run").manifest.config
+    assert [config[name] for name in ("episodes", "validation_episodes", "test_episodes")] == [10, 1, 1]
     code, _, err = typed("fit", str(path), "--episodes", "5")
     assert code == 2
     assert "is a file" in err
@@ -120,7 +125,7 @@ def test_a_file_of_other_dimensions_cannot_go_on(typed, tmp_path) -> None:
     for name in ("hiv", "hiv-partial"):
         data = kairode.collect(kairode.make(name, max_decisions=6), episodes=12, seed=0)
         kairode.write(tmp_path / f"{name}.parquet", data)
-    words = [*SHORT[6:], "--latent", "3", "--field-hidden", "4", "--out", str(tmp_path / "run")]
+    words = [*SMALL, "--out", str(tmp_path / "run")]
     assert typed("fit", str(tmp_path / "hiv.parquet"), *words)[0] == 0
     (tmp_path / "hiv.parquet").write_bytes((tmp_path / "hiv-partial.parquet").read_bytes())
     code, _, err = typed("fit", str(tmp_path / "hiv.parquet"), *words)
@@ -128,11 +133,11 @@ def test_a_file_of_other_dimensions_cannot_go_on(typed, tmp_path) -> None:
     assert "holds another run (digest" in err
 
 
-def start(folder: Path, *extra: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "kairode", "fit", "hiv", *TINY, "--iterations", "400", "--out", str(folder), *extra]
+def start(folder: Path, words: tuple[str, ...], *extra: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "kairode", *words, "--iterations", "400", "--out", str(folder), *extra]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "KAIRODE_SAVE_SECONDS": "0"}
     with open(log(folder), "w") as file:  # a pipe that nobody reads would fill
-        return subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, env=environment)
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
 
 
 def log(folder: Path) -> Path:
@@ -140,13 +145,13 @@ def log(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_and_resumed(tmp_path) -> None:
+def test_killed_at_random_moments_and_resumed(tmp_path, fit_words) -> None:
     """SIGKILL again and again: the weights at the end are those of a run left alone, bit for bit."""
-    whole = start(tmp_path / "whole")
+    whole = start(tmp_path / "whole", fit_words)
     assert whole.wait(timeout=300) == 0, log(tmp_path / "whole").read_text()
     moments, kills = random.Random(0), 0
     for _ in range(8):
-        process = start(tmp_path / "killed")
+        process = start(tmp_path / "killed", fit_words)
         if kills < 3:
             before = _iteration(tmp_path / "killed")
             while process.poll() is None and _iteration(tmp_path / "killed") == before:
@@ -175,60 +180,60 @@ def _iteration(folder: Path) -> str:
         return ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(tmp_path, number: signal.Signals) -> None:
-    process = start(tmp_path / "run", "--iterations", "1000000")
-    while process.poll() is None and not _iteration(tmp_path / "run"):
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_interrupted_it_saves_and_says_how_to_resume(typed, tmp_path, fit_words, number: signal.Signals) -> None:
+    """Meanwhile another process that wants the same folder is told so at once."""
+    folder = tmp_path / "run"
+    process = start(folder, fit_words, "--iterations", "1000000")
+    while process.poll() is None and not _iteration(folder):
         time.sleep(0.01)
+    code, out, err = typed(*fit_words, "--iterations", "1000000", "--out", str(folder))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {folder} is being written by another process (pid {process.pid} on ")
     process.send_signal(number)
     assert process.wait(timeout=60) == 130
-    err = log(tmp_path / "run").read_text()
-    assert "saved. The same command goes on from there: kairode fit hiv" in err
+    err = log(folder).read_text()
+    assert "saved. Run the same command again to resume: kairode fit hiv" in err
     assert "Traceback" not in err
 
 
-def test_every_preset_builds_and_can_be_written_down() -> None:
-    for name, this in {**FITS, "other": OTHER}.items():
-        json.dumps(dataclasses.asdict(this))
-        if name != "other":
-            for model in MODELS:
-                make_fit_config(name, model, this, seeds=1, seed=0, data_seed=0, setting="ours", fields={})
-    import jax
-
-    small = build("latent-ode", kairode.make("hiv").task.spec, preset("hiv").sizes, key=jax.random.key(0))
+def test_every_preset_builds() -> None:
+    """Shapes alone: nothing is computed."""
+    for name in ENVIRONMENTS:
+        for model in MODELS:
+            config = check_fit(fit_preset(name, model=model))
+            spec = kairode.make(name, **config.env_fields).task.spec
+            jax.eval_shape(lambda key, model=model, spec=spec, config=config: build(model, spec, config.sizes, key=key), jax.random.key(0))
+    small = build("latent-ode", kairode.make("hiv").task.spec, fit_preset("hiv").sizes, key=jax.random.key(0))
     assert small.transition.field.layers[0].weight.shape == (20, 10)
-
-
-def test_options_are_the_fields_of_settings() -> None:
-    """What the command line offers and what can be set are the same."""
-    options = {field.name for field in dataclasses.fields(FitOptions)} - {"weights", "episodes", "valid", "test"}
-    fields = {f.name for f in dataclasses.fields(ModelConfig)} | {f.name for f in dataclasses.fields(TrainingConfig)}
-    assert options == fields - {"weights", "most_skipped"}
-    assert {f.name for f in dataclasses.fields(WeightOptions)} == {f.name for f in dataclasses.fields(LossWeights)}
-    found = changed(preset("hiv"), FitOptions(iterations=7, latent=5, test=9, weights=WeightOptions(kl=0.5)))
-    assert (found.settings.iterations, found.sizes.latent, found.test, found.settings.weights.kl) == (7, 5, 9, 0.5)
-    config = make_fit_config("hiv", "rnn", found, seeds=2, seed=1, data_seed=0, setting="ours", fields={"horizon": 90})
-    for part in ("--iterations 7", "--latent 5", "--test 9", "--weights.kl 0.5", "--seed 1", "horizon=90"):
-        assert part in command(config)
 
 
 def test_fit_from_python(tmp_path) -> None:
     data = kairode.collect(kairode.make("hiv", max_decisions=6), episodes=20, seed=0)
-    model = kairode.fit(
-        "latent-ode", data, iterations=20, latent=3, field_hidden=4, weights={"kl": 0.1}, folder=tmp_path
-    )
-    again = kairode.fit(
-        "latent-ode", data, iterations=20, latent=3, field_hidden=4, weights={"kl": 0.1}, folder=tmp_path
-    )
+    options = {"iterations": 20, "latent_size": 3, "field_hidden": 4, "weights": {"kl": 0.1}, "folder": tmp_path}
+    model = kairode.fit("rnn", data, **options)
+    again = kairode.fit("rnn", data, **options)
     np.testing.assert_array_equal(model.decoder.weight, again.decoder.weight)
+    np.testing.assert_array_equal(kairode.load_models(tmp_path)[0].decoder.weight, model.decoder.weight)
     assert kairode.predict(model, data).shape == (20, 6, 6)
-    with pytest.raises(KairodeError, match="iterations"):
+    with pytest.raises(KairodeError, match=r"unknown option 'iteration' of kairode.fit.*'iterations'"):
         kairode.fit("latent-ode", data, iteration=3)
+    with pytest.raises(KairodeError, match="unknown option 'kll' of weights of kairode.fit"):
+        kairode.fit("latent-ode", data, weights={"kll": 1.0})
     with pytest.raises(KairodeError, match="latent-ode"):
         kairode.fit("latent", data)
-    with pytest.raises(KairodeError, match="one model"):
-        kairode.fit("latent-ode", data, seeds=2)
-    with pytest.raises(KairodeError, match="not finished"):
-        kairode.load_models(tmp_path)
-    with pytest.raises(KairodeError, match="holds another run"):
-        kairode.fit("latent-ode", data, iterations=20, seed=1, folder=tmp_path)
+    with pytest.raises(KairodeError, match=r"checkpoint of another run .seed is 0 there and 1 here"):
+        kairode.fit("rnn", data, **{**options, "seed": 1})
+    with pytest.raises(KairodeError, match=r"checkpoint of another run .digest is "):
+        kairode.fit("rnn", data[:18], **options)
+    with pytest.raises(KairodeError, match="one episode cannot be split"):
+        kairode.fit("rnn", data[:1])
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_fitted_as_its_members_alone() -> None:
+    data = kairode.collect(kairode.make("hiv", max_decisions=6), episodes=20, seed=0)
+    both = kairode.fit("rnn", data, seeds=2, iterations=5, latent_size=3)
+    first = kairode.fit("rnn", data, iterations=5, latent_size=3)
+    np.testing.assert_allclose(both[0].decoder.weight, first.decoder.weight, rtol=1e-5, atol=1e-6)
+    assert np.abs(both[1].decoder.weight - both[0].decoder.weight).max() > 1e-3
