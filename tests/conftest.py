@@ -118,7 +118,16 @@ RUN += (*DQN, "--set", "horizon=30")
 MPC = ("run", "pendulum", "--model", "dt-rnn", "--agent.hidden", "8", "8", "--agent.warmup", "200")
 MPC += ("--agent.batch-size", "16", "--plan.candidates", "12", "--plan.horizon", "3", "--plan.elites", "3")
 MPC += ("--refit-every", "150", "--decisions", "360", "--max-fit-iterations", "20", "--test-episodes", "2")
-MPC += ("--sizes.latent-size", "6", "--sizes.field-hidden", "6", "--sizes.encoder-hidden", "5", "--training.batch-size", "16")
+MPC += (
+    "--sizes.latent-size",
+    "6",
+    "--sizes.field-hidden",
+    "6",
+    "--sizes.encoder-hidden",
+    "5",
+    "--training.batch-size",
+    "16",
+)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,18 @@ from kairode.errors import KairodeError
 from kairode.models.zoo import MODELS, build
 from kairode.runs.folder import RunFolder
 
-SMALL = ("--iterations", "20", "--validate-every", "10", "--batch-size", "4", "--latent-size", "3", "--field-hidden", "4")
+SMALL = (
+    "--iterations",
+    "20",
+    "--validate-every",
+    "10",
+    "--batch-size",
+    "4",
+    "--latent-size",
+    "3",
+    "--field-hidden",
+    "4",
+)
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
@@ -63,7 +74,10 @@ def test_the_same_fit_again_has_nothing_to_do_and_another_is_refused(typed, fit_
     assert (folder / "record.json").read_text() == record
     code, out, err = typed(*words, "--seeds", "3")
     assert (code, out) == (2, "")
-    assert err == f"error: {folder} holds another run (seeds is 2 there and 3 here): choose another folder with --out, or remove it.\n"
+    assert (
+        err
+        == f"error: {folder} holds another run (seeds is 2 there and 3 here): choose another folder with --out, or remove it.\n"
+    )
 
 
 @pytest.mark.slow
@@ -203,7 +217,10 @@ def test_every_preset_builds() -> None:
         for model in MODELS:
             config = check_fit(fit_preset(name, model=model))
             spec = kairode.make(name, **config.env_fields).task.spec
-            jax.eval_shape(lambda key, model=model, spec=spec, config=config: build(model, spec, config.sizes, key=key), jax.random.key(0))
+            jax.eval_shape(
+                lambda key, model=model, spec=spec, config=config: build(model, spec, config.sizes, key=key),
+                jax.random.key(0),
+            )
     small = build("latent-ode", kairode.make("hiv").task.spec, fit_preset("hiv").sizes, key=jax.random.key(0))
     assert small.transition.field.layers[0].weight.shape == (20, 10)
 

@@ -12,21 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kairode.config.mpc import usual, with_options
 
 import kairode
 from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.obs_normalizer import ObsNormalizer
-from kairode.algorithms import mpc as control
-from kairode.algorithms.mpc import run_mpc
+from kairode.algorithms.mpc import check_mpc, curve, with_plan
 from kairode.algorithms.mpc_agent import FinishedEpisode, reward_skill, transitions
 from kairode.algorithms.mpc_data import validation_mask
 from kairode.algorithms.mpc_loop import MPCLoop
-from kairode.config import mpc as controls
 from kairode.config.agents import ActorCriticConfig
 from kairode.config.algorithms import MPCConfig
+from kairode.config.commands import command_of
 from kairode.config.models import ModelConfig
 from kairode.config.planning import PlanConfig
+from kairode.config.presets import mpc_preset
 from kairode.data.rows import StepRow, cut, pack_row, unpack_row, width
 from kairode.errors import KairodeError, Stopped
 from kairode.models.predict import Episodes
@@ -35,29 +34,32 @@ from kairode.paper import locomotion
 from kairode.planning.mpc import Planner
 from kairode.report import mpc as report
 from kairode.report.video import draw_gif, draw_strip
-from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run, load_policies, read_config
+from kairode.runs.mpc import best_seed, evaluate_mpc_run, is_mpc_run, load_policies, read_config, run_mpc
 from kairode.runs.video import read_gait, record_video
 
 SMALL = {
     "agent": ActorCriticConfig(hidden=(8, 8), warmup=200, batch_size=16),
     "plan": PlanConfig(candidates=12, horizon=3, elites=3),
-    "epoch": 150,
+    "refit_every": 150,
     "decisions": 450,
-    "most_iterations": 20,
-    "test": 2,
+    "max_fit_iterations": 20,
+    "test_episodes": 2,
 }
 
 
 def small(env: str, model: str, **given) -> MPCConfig:
-    config = usual(env, model, **{**SMALL, **given})
-    sizes = dataclasses.replace(config.sizes, latent=6, field_hidden=6, encoder_hidden=5, timer_hidden=5)
-    return dataclasses.replace(config, sizes=sizes, fit=dataclasses.replace(config.fit, batch=16))
+    options = {**SMALL, **given}
+    if model == "free":
+        options.pop("plan")
+    config = mpc_preset(env, model, **options)
+    sizes = dataclasses.replace(config.sizes, latent_size=6, field_hidden=6, encoder_hidden=5, timer_hidden=5)
+    return dataclasses.replace(config, sizes=sizes, training=dataclasses.replace(config.training, batch_size=16))
 
 
-def crew_of(config: MPCConfig) -> MPCLoop:
+def loop_of(config: MPCConfig) -> MPCLoop:
     env = kairode.make(config.env)
     seeds = list(range(config.seed, config.seed + config.seeds))
-    return MPCLoop(env, config.config, seeds, config.decisions)
+    return MPCLoop(env, config, seeds, config.decisions)
 
 
 def figures_of(made: dict) -> dict:
@@ -131,7 +133,7 @@ def test_skill_is_one_for_a_model_that_knows_and_minus_for_one_that_does_not() -
 @pytest.mark.slow
 def test_what_happens_is_what_is_stored() -> None:
     config = small("hopper", "free", seeds=2)
-    loop = crew_of(config)
+    loop = loop_of(config)
     loop.warm_up()
     loop.begin_epoch()
     for _ in range(60):
@@ -164,7 +166,7 @@ def test_what_happens_is_what_is_stored() -> None:
 def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
     made = []
     for seeds, seed in ((2, 0), (1, 1)):
-        loop = crew_of(small("pendulum", model, seeds=seeds, seed=seed))
+        loop = loop_of(small("pendulum", model, seeds=seeds, seed=seed))
         loop.warm_up()
         loop.begin_epoch()
         for _ in range(5):
@@ -181,11 +183,13 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
     config = small(env, model, seeds=2)
     made = run_mpc(config, tmp_path / "whole")
 
-    def stop(report) -> None:
-        if report.phase == "acting" and report.decisions == 400:
+    def stop(progress) -> None:
+        if progress.stage.startswith(env) and progress.done == 400:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped, match="kairode run"):
+    with pytest.raises(
+        Stopped, match=r"interrupted after 40\d decisions, saved\. Run the same command again to resume: kairode run"
+    ):
         run_mpc(config, tmp_path / "parts", stop)
     assert not (tmp_path / "parts" / "record.json").exists()
     again = run_mpc(config, tmp_path / "parts")
@@ -195,19 +199,18 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
         longer = dataclasses.replace(config, decisions=600)
         more = run_mpc(longer, tmp_path / "parts")
         assert figures_of(more) == figures_of(run_mpc(longer, tmp_path / "longer"))
-    with pytest.raises(KairodeError, match="another run"):
+    with pytest.raises(KairodeError, match=r"another run .refit_every is 150 there and 100 here"):
         run_mpc(dataclasses.replace(config, refit_every=100), tmp_path / "parts")
-    with pytest.raises(KairodeError, match=r"has already taken .* decisions already"):
+    with pytest.raises(KairodeError, match=r"has taken .* decisions, --decisions asks for 300"):
         run_mpc(dataclasses.replace(config, decisions=300), tmp_path / "parts")
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]
 
 
-@pytest.mark.slow
-def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
-    config = small("pendulum", "dt-rnn", decisions=360)
-    made = run_mpc(config, tmp_path)
-    policies = load_policies(tmp_path)
+def test_policies_come_back_from_a_folder(typed, mpc_run, tmp_path: Path) -> None:
+    made = json.loads((mpc_run.folder / "record.json").read_text())
+    assert made["kind"] == "control"
+    policies = load_policies(mpc_run.folder)
     assert len(policies) == 1
     assert isinstance(policies[0], Planner)
     found = kairode.evaluate(kairode.make("pendulum"), policies[0], episodes=2)
@@ -216,6 +219,15 @@ def test_policies_come_back_from_a_folder(tmp_path: Path) -> None:
     assert [len(entry["return"]) for entry in made["figures"]["curve"]] == [1, 1, 1]
     assert made["figures"]["fits"][0]["iterations"] == 20
     assert np.shape(made["figures"]["fits"][0]["reward_skill"]) == (1, 10)
+    assert "After 360 decisions planning with a dt-rnn model returns" in mpc_run.out
+    assert (mpc_run.folder / "learning.svg").read_text().lstrip().startswith("<?xml")
+    code, said, err = typed("evaluate", str(mpc_run.folder), "--episodes", "2", "--schedule", "0.2")
+    assert code == 0, err
+    assert "every 0.2 seconds" in said
+    for words in (("evaluate", str(mpc_run.folder), "--schedule", "chosen"), ("schedule", str(mpc_run.folder))):
+        code, _, error = typed(*words)
+        assert code == 2
+        assert "named actions" in error
     with pytest.raises(KairodeError, match="controls"):
         read_config(tmp_path / "nothing")
 
@@ -225,18 +237,18 @@ def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path)
     odd = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver="xyz"))
     with pytest.raises(KairodeError, match="unknown solver"):
         run_mpc(odd, tmp_path)
-    assert not (tmp_path / "config.json").exists()
+    assert not list(tmp_path.iterdir())
 
-    def stop(report) -> None:
+    def stop(progress) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped, match=r"interrupted\. Run the same command again to resume: kairode run pendulum"):
         run_mpc(small("pendulum", "free"), tmp_path, stop)
     assert is_mpc_run(tmp_path)
-    with pytest.raises(KairodeError, match="has not ended"):
+    with pytest.raises(KairodeError, match="not finished"):
         evaluate_mpc_run(tmp_path)
-    other = small("pendulum", "free", epoch=200, decisions=210)
-    assert run_mpc(other, tmp_path)["config"]["epoch"] == 200
+    other = small("pendulum", "free", refit_every=200, decisions=210)
+    assert run_mpc(other, tmp_path)["config"]["refit_every"] == 200
 
 
 @pytest.mark.slow
@@ -244,7 +256,7 @@ def test_a_replay_that_runs_over_keeps_the_order() -> None:
     config = small(
         "pendulum", "free", agent=ActorCriticConfig(hidden=(4, 4), warmup=90, batch_size=8, replay_capacity=64)
     )
-    loop = crew_of(config)
+    loop = loop_of(config)
     loop.warm_up()
     loop.begin_epoch()
     for _ in range(30):
@@ -275,30 +287,28 @@ def test_the_curve_is_the_mean_of_the_episodes_of_an_epoch() -> None:
         FinishedEpisode(1, 150, 7.0, 5),
         FinishedEpisode(0, 210, 10.0, 5),
     ]
-    found = control.curve(config, ended)
+    found = curve(config, ended)
     assert [entry["decisions"] for entry in found] == [200, 350, 450]
     assert [entry["return"] for entry in found] == [[2.0, 7.0], [10.0, None], [None, None]]
-    decisions, returns = report.points({"figures": {"curve": found}})
+    decisions, returns = report.curve_points({"figures": {"curve": found}})
     assert decisions.tolist() == [200, 350, 450]
     np.testing.assert_array_equal(returns, [[2.0, 10.0, 10.0], [7.0, 7.0, 7.0]])
 
 
-def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
+@pytest.mark.slow
+def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ("run", "hopper", "--model", "free", "--seeds", "2", "--test", "2", "--out", str(folder))
-    code, said, error = typed(*words)
+    options = ("--agent.hidden", "8", "8", "--agent.warmup", "200", "--agent.batch-size", "16", "--refit-every", "150")
+    words = ("run", "hopper", "--model", "free", "--seeds", "2", "--test-episodes", "2", "--decisions", "450")
+    code, said, error = typed(*words, *options, "--out", str(folder))
     assert code == 0, error
     assert "random actions" in said
     assert "After 450 decisions DDPG alone returns" in said
     assert "0 of 2 seeds are clearly better than random actions" in said  # two episodes are no test
-    assert (folder / "learning.svg").read_text().lstrip().startswith("<?xml")
     assert (folder / "gait.gif").read_bytes()[:3] == b"GIF"
     assert "0.00 s" in (folder / "gait.svg").read_text()
-    frames = record_video(
-        kairode.make("hopper"),
-        load_policies(folder)[control.best_seed(json.loads((folder / "record.json").read_text()))],
-    )
+    record = json.loads((folder / "record.json").read_text())
+    frames = record_video(kairode.make("hopper"), load_policies(folder)[best_seed(record)])
     kept = read_gait(folder)
     np.testing.assert_allclose([frame.pose for frame in kept.frames], [frame.pose for frame in frames], atol=1e-6)
     code, said, error = typed("report", str(folder), "--gait", str(tmp_path / "gait.svg"))
@@ -306,36 +316,24 @@ def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path, mo
     assert ">hopper<" in (tmp_path / "gait.svg").read_text()
     code, _, error = typed("report", str(tmp_path), "--gait", str(tmp_path / "none.svg"))
     assert code == 2
-    assert "holds no recording" in error
-    made = json.loads((folder / "record.json").read_text())
-    assert made["kind"] == "control"
+    assert "holds no recording of a gait" in error
     code, said, _ = typed("evaluate", str(folder), "--episodes", "2", "--schedule", "4")
     assert code == 0
     assert "every 4 frames" in said
     assert "(the best of 2)" in said
-    for words in (("evaluate", str(folder), "--schedule", "chosen"), ("schedule", str(folder))):
-        code, _, error = typed(*words)
-        assert code == 2
-        assert "named actions" in error
-
-
-def _known(given: dict) -> dict:
-    return {name: value for name, value in given.items() if value is not None}
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("hopper", "--episodes", "3"), "--episodes is for systems with named actions"),
-        (("hiv", "--decisions", "3"), "--decisions is for systems with controls"),
-        (("hopper", "--decisions", "300"), "more than the 15,000 random ones"),
-        (("hopper", "--agent", "ppo"), "ddpg, td3, sac"),
+        (("hopper", "--decisions", "300"), "decisions must exceed the 15,000 random ones that come first, got 300"),
+        (("hopper", "--agent.kind", "ppo"), "ddpg, td3, sac"),
         (("hopper", "--model", "lstm"), "unknown model"),
         (("hiv", "--model", "free"), "unknown model"),
-        (("hopper", "--sequences", "0"), "sequences must be"),
-        (("hopper", "--model", "free", "--noise", "0.3"), "--noise has no effect: --model free plans nothing"),
-        (("hopper", "--model", "rnn", "--solver", "rk4:2"), "--solver has no effect"),
-        (("pendulum", "--places"), "--places has no effect"),
+        (("hopper", "--plan.candidates", "0"), "candidates must be a whole number of at least 1, got 0"),
+        (("hopper", "--model", "free", "--plan.noise", "0.3"), "--plan.noise has no effect: without a model"),
+        (("hopper", "--model", "rnn", "--sizes.solver", "rk4:2"), "--sizes.solver has no effect"),
+        (("pendulum", "--no-relative-obs"), "--no-relative-obs has no effect"),
     ],
 )
 def test_what_cannot_be_done_is_said(words, complaint: str, typed) -> None:
@@ -352,37 +350,44 @@ def test_without_mujoco_a_run_says_what_to_install_and_leaves_nothing(typed, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_every_study_and_command_is_made_again() -> None:
+def test_the_commands_of_the_studies() -> None:
     for config in locomotion.STUDIES.values():
-        assert controls.command(config) == f"kairode run {config.env} --model {config.model} --seeds 3"
-    odd = with_options(
-        "swimmer", "rnn", agent="sac", sequences=100, rounds=3, noise=0.2, places=True, seeds=2, decisions=20_000
-    )
-    words = controls.command(odd).split()
-    for option in ("--agent", "--sequences", "--rounds", "--noise", "--places", "--seeds", "--decisions"):
-        assert option in words
-    assert odd.plan.best == 5
-    assert not odd.changes
-    assert with_options("hopper", "free").decisions == 400_000
-    assert not with_options("hopper", "rnn", setting="paper").changes
+        model = "" if config.model == "latent-ode" else f" --model {config.model}"
+        assert command_of(config) == f"kairode run {config.env}{model} --seeds 3"
 
 
-def test_steering_from_python(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(controls, "usual", lambda env, model, **given: small(env, model, **_known(given)))
+def test_relative_variables_are_values_in_the_papers_setting() -> None:
+    spec = kairode.make("hopper").task.spec
+    assert check_mpc(mpc_preset("hopper", "rnn"), spec).relative_obs
+    assert not check_mpc(mpc_preset("hopper", "rnn", setting="paper"), spec).relative_obs
+
+
+def test_options_of_python() -> None:
+    config = mpc_preset("swimmer", "latent-ode")
+    found = with_plan(config, {"candidates": 100, "noise": 0.2, "solver": "rk4:2", "refit_every": 7})
+    assert found.plan == dataclasses.replace(config.plan, candidates=100, noise=0.2, elites=5)
+    assert (found.sizes.solver, found.refit_every) == ("rk4:2", 7)
+    assert with_plan(config, {"candidates": 100, "elites": 50}).plan.elites == 50
+    with pytest.raises(KairodeError, match=r"unknown option 'candidate' of kairode.train_mpc.*'candidates'"):
+        with_plan(config, {"candidate": 100})
+    with pytest.raises(KairodeError, match="without a model"):
+        with_plan(mpc_preset("swimmer", "free"), {"noise": 0.2})
+
+
+def test_training_from_python(tmp_path: Path) -> None:
     env = kairode.make("pendulum", horizon=4.0)
-    policy = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3)
+    options = {"decisions": 1030, "agent": "td3", "seed": 3, "refit_every": 500}
+    policy = kairode.train_mpc(env, "free", **options, folder=tmp_path)
     assert isinstance(policy, ActorPolicy)
     assert policy.settings.kind == "td3"
-    kept = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
-    again = kairode.train_mpc(env, "free", decisions=260, agent="td3", seed=3, folder=tmp_path)
-    for one, other in ((policy, kept), (kept, again)):
-        for a, b in zip(*map(jax.tree.leaves, (one.networks, other.networks)), strict=True):
-            np.testing.assert_array_equal(a, b)
+    again = kairode.train_mpc(env, "free", **options, folder=tmp_path)
+    for a, b in zip(*map(jax.tree.leaves, (policy.networks, again.networks)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(KairodeError, match=r"another run .config.env_fields.horizon is 4.0 there and 5.0 here"):
+        kairode.train_mpc(kairode.make("pendulum", horizon=5.0), "free", **options, folder=tmp_path)
     assert np.isfinite(kairode.evaluate(env, policy, episodes=2).score)
     with pytest.raises(KairodeError, match="are discrete"):
         kairode.train_mpc(kairode.make("hiv"))
-    with pytest.raises(KairodeError, match="env must be an environment"):
-        kairode.train_mpc(3)
 
 
 def test_fields_given_as_lists_work_on_robots() -> None:
@@ -415,5 +420,5 @@ def test_planning_with_a_flow_goes_on_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_planning_solves_the_pendulum(tmp_path: Path) -> None:
-    made = run_mpc(usual("pendulum", "latent-ode", decisions=5000, test=20), tmp_path)
+    made = run_mpc(mpc_preset("pendulum", decisions=5000, test_episodes=20), tmp_path)
     assert made["figures"]["tests"][0]["return"] > -250

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from kairode._version import __version__
+from kairode.config.algorithms import DynaConfig, RunConfig
 from kairode.errors import KairodeError, Stopped
 from kairode.runs import migrate
 from kairode.runs.folder import Artefact, RunFolder
@@ -293,12 +294,12 @@ OLD = {"env": "hiv", "fit": {"iterations": 3000, "hidden": [8, 8]}, "rounds": 5,
 
 def test_an_older_folder_goes_on_and_gets_a_manifest(place: Path) -> None:
     old(place, OLD, system={"horizon": 10}, stages={"fit": 2.5})
-    with RunFolder.open(place, "run", Config(), system={"horizon": 10}) as folder:
+    with RunFolder.open(place, "job", Config(), system={"horizon": 10}) as folder:
         assert folder.resumed
         assert folder.seconds == {"fit": 2.5}
         assert not folder.finished
     assert json.loads((place / "manifest.json").read_text())["system"] == {"horizon": 10}
-    with pytest.raises(KairodeError, match="holds another run"), RunFolder.open(place, "run", Config(env="acrobot")):
+    with pytest.raises(KairodeError, match="env is"), RunFolder.open(place, "job", Config(env="acrobot")):
         pass
 
 
@@ -314,9 +315,14 @@ def test_an_older_folder_of_another_run_is_refused(place: Path) -> None:
     [("run", {}, True), ("rounds", {"rounds": []}, False), ("rounds", {"test": 1}, True)],
 )
 def test_whether_an_older_run_was_finished(place: Path, kind: str, figures: dict[str, Any], finished: bool) -> None:
-    old(place, OLD, record={"kind": kind, "config": OLD, "figures": figures})
-    assert RunFolder(place).finished is finished
-    with RunFolder.open(place, kind, Config()) as folder:
+    before = {"env": "gridworld", "seed": 3}
+    old(place, before, record={"kind": kind, "config": before, "figures": figures})
+    folder = RunFolder(place)
+    assert folder.finished is finished
+    config = folder.config(RunConfig if kind == "run" else DynaConfig)
+    assert (config.env, config.seed) == ("gridworld", 3)
+    with RunFolder.open(place, kind, config) as folder:
+        assert folder.resumed
         assert folder.finished is finished
 
 

@@ -1,18 +1,20 @@
-import dataclasses
+"""The main job: what it leaves, what it refuses; and learning a policy."""
+
 import json
 import re
+import shutil
 
 import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from kairode.config.run import command, usual
 
 import kairode
 from kairode.agents.evaluate import episode_keys, mean_return, score_many
 from kairode.agents.train_step import transitions_from_data
-from kairode.algorithms.learn import learn_with_curve
+from kairode.algorithms.learn import learn_policy
 from kairode.config.agents import DQNConfig
+from kairode.config.algorithms import LearnConfig
 from kairode.config.models import ModelConfig
 from kairode.data.describe import spec_to_dict
 from kairode.models.zoo import build
@@ -22,48 +24,50 @@ from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.findings import evaluate_on_system
 from kairode.runs.labels import best_constant
-from kairode.runs.pipeline import StageTimer
+from kairode.runs.migrate import migrate
 from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
-TINY = ("--episodes", "12", "--iterations", "4", "--imagined", "2", "--set", "horizon=30")
-BARE = (*TINY, "--model-free", "0", "--visits", "0")
 
-
-def test_the_main_job_leaves_a_policy_that_can_be_tested_on_any_schedule(typed, tmp_path):
-    folder = tmp_path / "run"
-    words = ("run", "gridworld", *BARE, "--out", str(folder))
-    code, out, err = typed(*words)
-    assert code == 0, err
-    for said in ("Collected 12 episodes", "Learned a policy", "Tested 10 policies", "writing the page: started"):
-        assert said in err
+def test_the_main_job_leaves_a_policy_and_a_page(gridworld_run):
+    folder = gridworld_run.folder
+    for said in ("Collected 12 episodes", "Learned a policy in 2", "without a model in 2", "Tested 11 policies"):
+        assert said in gridworld_run.err
     for said in ("in imagination", "always up"):
-        assert said in out
-    assert out.splitlines()[-1] == f"Report: {folder / 'report.html'}"
+        assert said in gridworld_run.out
+    assert gridworld_run.out.splitlines()[-1] == f"Page: {folder / 'report.html'}"
     made = json.loads((folder / "record.json").read_text())
     constants = {f"always {name}" for name in kairode.make("gridworld").task.spec.actions.names}
-    assert made["figures"]["tests"].keys() == {"imagination", "random", *constants}
+    assert made["figures"]["tests"].keys() == {"imagination", "model-free", "random", *constants}
+    assert made["stages"].keys() == {"data, models and policy", "model-free policy", "tests"}
     assert "<svg" in (folder / "report.html").read_text()
     assert len(kairode.read(folder / "experience.parquet")) == 12
+    assert not list(folder.rglob("*.part"))
 
-    code, out, _ = typed("evaluate", str(folder), "--schedule", "5", "--episodes", "10", "--json")
+
+def test_a_policy_can_be_tested_on_any_schedule(typed, gridworld_run):
+    code, out, err = typed("evaluate", str(gridworld_run.folder), "--schedule", "5", "--episodes", "10", "--json")
+    assert code == 0, err
     found = json.loads(out)
     assert found["decisions"] == 6.0
     assert found["time"] == 30.0
     # what the command prints is what Python finds with the policy of the folder
     env = kairode.make("gridworld", horizon=30)
-    policy = kairode.load_policy(folder)
+    policy = kairode.load_policy(gridworld_run.folder)
     assert kairode.evaluate(env, policy, episodes=10, schedule=5).score == found["return"]
 
-    # the same command again finds everything done and says so
+
+def test_a_finished_run_is_not_repeated_and_another_is_refused(typed, gridworld_run, tmp_path):
+    folder = shutil.copytree(gridworld_run.folder, tmp_path / "run")
+    words = (*gridworld_run.words[:-1], str(folder))
+    made = json.loads((folder / "record.json").read_text())
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "already done" in err
+    assert "This run is finished" in err
     assert json.loads((folder / "record.json").read_text()) == made
     code, _, err = typed(*words, "--seed", "1")
     assert code == 2
-    assert "holds another run" in err
-    assert "seed" in err
+    assert err.startswith(f"error: {folder} holds another run (seed is 0 there and 1 here)")
     # the page is made of the record alone
     before = (folder / "report.html").read_text()
     (tmp_path / "alone").mkdir()
@@ -80,27 +84,17 @@ def test_a_constant_policy_is_tested_as_itself():
     assert found[best_constant(found)]["discounted_return"] == best
 
 
-def test_the_command_of_a_run_names_what_differs():
-    config = dataclasses.replace(usual("gridworld", latent=True), imagined=7, seed=3, fields={"horizon": 30})
-    assert command(config) == "kairode run gridworld --imagined 7 --latent --seed 3 --set horizon=30"
-    assert command(usual("hiv")) == "kairode run hiv"
-    assert command(usual("hiv", rounds=0)) == "kairode run hiv --rounds 0"
-    assert command(usual("hiv", rounds=2)) == "kairode run hiv --rounds 2"
-    assert command(usual("hiv", paper=True)) == "kairode run hiv --paper"
-    assert command(usual("acrobot", schedule=0.4)) == "kairode run acrobot --schedule 0.4"
-    assert usual("hiv", rounds=0).imagined == 2400  # branches of 25 decisions
-    assert usual("hiv", latent=True).imagined == 300  # whole episodes
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("run acrobot --price -1", "price"),
-        ("run acrobot --candidates 1 0.4", "must be strictly ascending"),
+        ("run acrobot --prices -1", "price"),
+        ("run acrobot --candidates 1 0.4", "must ascend"),
         ("run acrobot --candidates 0.13", "0.13"),
-        ("run gridworld --rounds 1 --episodes 5", "--episodes must be at least 10"),
+        ("run gridworld --rounds 1 --episodes 5", "episodes must be a whole number of at least 10, got 5"),
         ("run gridworld --rounds 1 --paper", "--rounds 0"),
-        ("run acrobot --iterations 0", "--iterations"),
+        ("run acrobot --fit-iterations 0", "fit_iterations must be"),
+        ("run gridworld --schedule-refits 1", "add --rounds 5"),
+        ("run gridworld --set horizn=3", "Did you mean 'horizon'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(typed, tmp_path, words, reason):
@@ -131,25 +125,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     assert "at a decision every 5 seconds" in said
 
 
-def test_a_stage_counts_the_time_of_all_who_worked_on_it(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        StageTimer(tmp_path / "stages.json").timed("tests", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    before = json.loads((tmp_path / "stages.json").read_text())
-    (tmp_path / "stages.json").write_text(json.dumps({name: seconds + 5 for name, seconds in before.items()}))
-    again = StageTimer(tmp_path / "stages.json")
-    assert again.timed("tests", lambda: 3) == 3
-    assert again.seconds["tests"] >= 5
-
-
-def test_the_papers_protocol():
-    config = usual("hiv", paper=True)
-    assert (config.episodes, config.iterations, config.imagined, config.model_free) == (1000, 12_000, 1500, 3500)
-    assert config.learning["reward_scale"] == 1.0
-    assert config.learning["double"] is False
-    assert config.learning["branch"] is None
-
-
-@pytest.mark.parametrize("words", [("--latent",), ("--schedule", "5")])
+@pytest.mark.parametrize("words", [("--latent-policy",), ("--schedule", "5")])
 def test_what_does_not_go_with_rounds_is_refused(typed, tmp_path, words):
     code, _, err = typed("run", "hiv", "--rounds", "2", *words, "--out", str(tmp_path / "run"))
     assert code == 2
@@ -173,37 +149,47 @@ def test_learning_from_python(tmp_path):
     env = kairode.make("gridworld", horizon=30)
     data = kairode.collect(env, episodes=12, seed=0)
     models = [kairode.fit("latent-ode", data, seed=seed, iterations=2) for seed in range(3)]
-    policy = kairode.learn(models, env.task, data=data, episodes=2, seed=0, every=20, hidden=(16, 16))
+    policy = kairode.learn(
+        models[:-1],
+        env.task,
+        data=data,
+        validation_model=models[-1],
+        episodes=2,
+        seed=0,
+        validate_every=20,
+        hidden=(16, 16),
+    )
     assert np.isfinite(kairode.evaluate(env, policy, episodes=5, schedule=[1, 3]).score)
     for wrong, words in (
-        (lambda: kairode.learn(models, env, learning_rat=1), "learning_rate"),
+        (lambda: kairode.learn(models, env, learning_rat=1), "Did you mean 'learning_rate'"),
         (lambda: kairode.learn(models, env.task, episodes=2), "starts=data"),
-        (lambda: kairode.learn(None, env.task), "pass the environment"),
-        (lambda: kairode.learn(None, env, latent=True), "needs a model"),
+        (lambda: kairode.learn(None, env.task), "give the environment"),
+        (lambda: kairode.learn(None, env, latent_policy=True), "needs a model"),
     ):
         with pytest.raises(kairode.KairodeError, match=words):
             wrong()
 
 
 @pytest.mark.slow
-def test_branches_are_judged_over_whole_episodes():
-    """Imagination that branches off for few decisions; looks, and the policy, are of the whole task."""
+def test_short_rollouts_are_validated_over_whole_episodes():
+    """Imagined episodes of few decisions; validation, and the policy, are of the whole task."""
     env = kairode.make("hiv", horizon=60)
     data = kairode.collect(env, episodes=12, seed=0)
     models = [kairode.fit("rnn", data, seed=seed, iterations=2) for seed in range(3)]
-    small = {"episodes": 4, "branch": 5, "every": 20, "hidden": (16, 16), "batch": 16, "capacity": 512}
-    found = learn_with_curve(models, env, data=data, schedule=5, watch=env, **small)
+    dqn = DQNConfig(hidden=(16, 16), batch_size=16, replay_capacity=512)
+    config = LearnConfig(episodes=4, rollout_length=5, validate_every=20, dqn=dqn)
+    found = learn_policy(models[:-1], env, config, data=data, schedule=5, validation_model=models[-1], monitor=env)
     assert found.policy.spec == env.task.spec
-    assert found.practised.decisions == [20]  # four branches of five decisions
+    assert found.training.decisions == [20]  # four rollouts of five decisions
     # a visit every 5 of 60 days: the look at the real system is of 12 decisions
     keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
     scores = score_many(env, alone(found.policy), alone(kairode.Fixed(5.0)), keys, 100, 1)
     assert set(np.asarray(scores.decisions).ravel()) == {12}
-    assert found.practised.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
+    assert found.training.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
 
 
 def test_learning_with_the_most_likely_interval(tmp_path):
-    """As with a timer that is so sure of it that every draw is the most likely interval; a draw is another practice."""
+    """As with a timer that is so sure of it that every draw is the most likely interval; a draw is another training."""
     env = kairode.make("gridworld", horizon=60, intervals=(2, 12))
     sure = build(
         "rnn", env.task.spec, ModelConfig(latent_size=3, timer="classes", timer_hidden=4), key=jax.random.key(0)
@@ -211,19 +197,21 @@ def test_learning_with_the_most_likely_interval(tmp_path):
     weights = lambda m: (m.timer.net.layers[-1].weight, m.timer.net.layers[-1].bias)  # noqa: E731
     model = eqx.tree_at(weights, sure, replace_fn=lambda x: 0.1 * x)
     sure = eqx.tree_at(weights, sure, replace_fn=lambda x: 1e6 * x)
-    small = {"episodes": 6, "hidden": (8,), "batch": 8, "capacity": 64}
+    small = {"episodes": 6, "hidden": (8,), "batch_size": 8, "replay_capacity": 64}
     likely = kairode.learn(model, env, sample_intervals=False, folder=tmp_path, **small)
     np.testing.assert_array_equal(likely.q.weights[0], kairode.learn(sure, env, **small).q.weights[0])
     drawn = kairode.learn(model, env, **small)
     assert not np.array_equal(likely.q.weights[0], drawn.q.weights[0])
-    with pytest.raises(kairode.KairodeError, match="another practice"):
+    with pytest.raises(
+        kairode.KairodeError, match=r"another run .about.config.sample_intervals is false there and true"
+    ):
         kairode.learn(model, env, folder=tmp_path, **small)
 
 
-def test_the_papers_protocol_takes_the_most_likely_interval():
-    assert usual("hiv", paper=True).learning["sample_intervals"] is False
-    assert "sample_intervals" not in usual("hiv").learning
-    assert usual("hiv").in_turns.sample_intervals
+def test_older_runs_took_the_most_likely_interval():
+    for kind, config in (("rounds", {"env": "hiv"}), ("run", {"env": "hiv", "rounds": 0})):
+        _, found = migrate(kind, config)
+        assert (found if kind == "rounds" else found["learn"])["sample_intervals"] is False
 
 
 def test_experience_in_the_replay_belongs_to_the_schedule():
@@ -236,13 +224,13 @@ def test_experience_in_the_replay_belongs_to_the_schedule():
     np.testing.assert_allclose(five.discount, 0.995**5, rtol=1e-5)
 
 
-def test_a_folder_of_another_practice_is_refused(tmp_path):
+def test_the_checkpoint_of_another_training_is_refused(tmp_path):
     env = kairode.make("gridworld", horizon=30)
-    small = {"episodes": 1, "hidden": (8,), "batch": 8, "capacity": 64, "folder": tmp_path}
+    small = {"episodes": 1, "hidden": (8,), "batch_size": 8, "replay_capacity": 64, "folder": tmp_path}
     first = kairode.learn(None, env, schedule=7, **small)
     same = kairode.learn(None, env, schedule=7, **small)
     assert np.array_equal(first.q.weights[0], same.q.weights[0])
-    with pytest.raises(kairode.KairodeError, match="another practice"):
+    with pytest.raises(kairode.KairodeError, match=r"another run .about.schedule is .* there and"):
         kairode.learn(None, env, schedule=5, **small)
     with pytest.raises(kairode.KairodeError, match="at least 1"):
         kairode.learn(None, env, **{**small, "episodes": 0})

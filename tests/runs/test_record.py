@@ -1,12 +1,10 @@
 """A record tells what was run, on what, and what came out."""
 
-import dataclasses
 import json
 import re
 import subprocess
 
 import pytest
-from kairode.config.run import command, usual
 
 from kairode.config.algorithms import RunConfig
 from kairode.errors import KairodeError
@@ -36,11 +34,6 @@ def test_the_commit_is_that_of_the_code() -> None:
         assert re.fullmatch(rf"{head.stdout.strip()}\+?", found)
     else:
         assert found is None
-
-
-def test_the_command_makes_the_run_again() -> None:
-    config = dataclasses.replace(usual("gridworld"), episodes=3, seed=1, fields={"intervals": (2, 3)})
-    assert command(config) == "kairode run gridworld --episodes 3 --seed 1 --set 'intervals=[2, 3]'"
 
 
 def test_nothing_is_left_of_a_run_that_cannot_be(tmp_path) -> None:

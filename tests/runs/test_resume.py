@@ -8,47 +8,32 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-RUN = "run gridworld --episodes 10 --rounds 1 --each 2 --iterations 40 --imagined 3 --model-free 3 --visits 3 --fits 3"
-WORDS = [*RUN.split(), "--price", "0", "--set", "horizon=40"]
+RUN = "run gridworld --model rnn --episodes 10 --rounds 1 --episodes-per-round 2 --fit-iterations 40 --ensemble-size 3"
+RUN += " --learn.episodes 3 --model-free-episodes 3 --schedule-episodes 3 --schedule-refits 1 --prices 0"
+WORDS = [*RUN.split(), "--set", "horizon=40"]
 STAGES = (
-    "config.json",
+    "manifest.json",
     "rounds/checkpoint.json",
     "model-free/checkpoint.json",
     "tests.json",
     "schedule/policy.json",
     "schedule/revisits-*/1/checkpoint.json",
 )
-"""Files that appear as the stages go on: the last is written before the visits are tested."""
-
-
-AT_ONCE = [
-    "run",
-    "gridworld",
-    "--episodes",
-    "10",
-    "--iterations",
-    "40",
-    "--imagined",
-    "300",
-    "--model-free",
-    "3",
-    "--visits",
-    "0",
-    "--latent",
-]
-AT_ONCE += ["--set", "horizon=40"]
+"""Files that appear as the stages go on: the last is written before the schedules are tested."""
+AT_ONCE = "run gridworld --model rnn --episodes 10 --fit-iterations 40 --learn.episodes 300 --model-free-episodes 3"
+AT_ONCE += " --schedule-episodes 0 --latent-policy --set horizon=40"
 ONCE_STAGES = ("fit/checkpoint.json", "imagination/checkpoint.json", "model-free/checkpoint.json")
 
 
-def start(folder: Path, words: list[str] = WORDS) -> subprocess.Popen:
-    typed = [sys.executable, "-m", "kairode", *words, "--out", str(folder)]
-    # Practice is saved often, so that it is killed between two checkpoints too.
+def start(folder: Path, words: Sequence[str] = WORDS) -> subprocess.Popen:
+    # Training is saved often, so that it is killed between two checkpoints too.
     often = "from kairode.agents import train_loop; train_loop.SAVE_SECONDS = 0.5; from kairode.cli import main; main()"
-    typed[1:3] = ["-c", often]
+    typed = [sys.executable, "-c", often, *words, "--out", str(folder)]
     return subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -61,7 +46,7 @@ def without_times(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "stages"), [(WORDS, STAGES), (AT_ONCE, ONCE_STAGES)], ids=["rounds", "at-once"])
+@pytest.mark.parametrize(("words", "stages"), [(WORDS, STAGES), (AT_ONCE.split(), ONCE_STAGES)], ids=["rounds", "at-once"])
 def test_killed_in_every_stage_the_same_record(tmp_path, words, stages):
     calm = start(tmp_path / "calm", words)
     out, err = calm.communicate(timeout=900)
@@ -86,36 +71,35 @@ def test_killed_in_every_stage_the_same_record(tmp_path, words, stages):
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_says_how_to_resume(tmp_path):
     process = start(tmp_path / "run")
-    while process.poll() is None and not (tmp_path / "run" / "config.json").exists():
+    while process.poll() is None and not (tmp_path / "run" / "manifest.json").exists():
         time.sleep(0.05)
     time.sleep(3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "goes on" in err
+    assert "Run the same command again to resume: kairode run gridworld" in err
     for path in (tmp_path / "run").rglob("*.json"):
         json.loads(path.read_text())
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path):
+def test_a_folder_that_cannot_be_written_to(typed, tmp_path):
     place = tmp_path / "locked"
     place.mkdir(mode=0o500)
     if os.geteuid() == 0:  # nothing is read-only to root, but for what the kernel keeps
         place = Path("/proc/sys")
-    process = start(place / "run")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 2, err
-    assert err.startswith("error: cannot write")
+    code, out, err = typed(*WORDS, "--out", str(place / "run"))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: cannot make the folder")
     assert len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.slow
 def test_a_full_disk(tmp_path):
     """No file may grow beyond a few kilobytes, the cache's included: writing fails in the middle, as on a full disk."""
-    words = shlex.join([sys.executable, "-m", "kairode", *WORDS, "--out", str(tmp_path / "run")])
+    words = shlex.join([sys.executable, "-m", "kairode", *WORDS, "-q", "--out", str(tmp_path / "run")])
     process = subprocess.Popen(
         ["sh", "-c", f"ulimit -f 8; exec {words}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

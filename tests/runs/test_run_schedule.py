@@ -9,54 +9,75 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode.algorithms.schedule import intervals_by_regime
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import RunConfig, ScheduleConfig
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.files import save_json
-from kairode.paper.schedule_study import (
-    STUDIES,
-    ScheduleStudy,
-    run_schedule_study,
-    schedule_study_record,
-)
-from kairode.report.schedule import chosen_sentence, read_points
+from kairode.paper.schedule_study import STUDIES, ScheduleStudy, run_schedule_study
+from kairode.report.schedule import gathered, said
 from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.load import read_run
 from kairode.runs.migrate import migrate_record
-from kairode.runs.pipeline import _schedule_config, run_pipeline
-from kairode.runs.schedule import check_schedule_config, learned_policy, load_chosen
+from kairode.runs.pipeline import schedule_config
+from kairode.runs.record import make_record
+from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("schedule") / "run"
-    run_pipeline(
-        RunConfig(
-            "gridworld",
-            episodes=12,
-            fit_iterations=4,
-            ensemble_size=2,
-            imagined=2,
-            model_free_episodes=0,
-            schedule_episodes=0,
-            env_fields={"horizon": 30.0},
-        ),
-        found,
-    )
-    return found
+@pytest.fixture
+def folder(gridworld_run, tmp_path):
+    """A copy of a small run with random actions alone."""
+    return shutil.copytree(gridworld_run.folder, tmp_path / "copy")
+
+
+def test_a_run_chooses_decision_times_which_are_kept(typed, dyna_run, tmp_path):
+    made = json.loads((dyna_run.folder / "record.json").read_text())["figures"]["visits"]
+    assert made["real_episodes"] == 14  # ten, two in a Dyna round, two at chosen times
+    assert list(made["rows"]) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0"]
+    assert list(made["intervals"]) == ["price 0"]
+    assert "at chosen times, and refitted the models to all 14" in dyna_run.err
+    place = shutil.copytree(dyna_run.folder, tmp_path / "run")
+    [refits] = (place / "schedule").glob("revisits-*")
+    before = (refits / "1" / "checkpoint.json").stat().st_mtime_ns
+    code, out, err = typed("schedule", str(place), "--test-episodes", "4", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["real_episodes"] == 14, "as in the run: candidates, episodes, refits"
+    assert (refits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
+    for picture in ("schedule.svg", "episode.svg"):
+        assert (place / "schedule" / picture).stat().st_size > 1000
+    code, out, err = typed("evaluate", str(place), "--schedule", "chosen", "--episodes", "4", "--json")
+    assert code == 0, err
+    chosen = json.loads(out)
+    assert chosen["decisions"] == pytest.approx(found["rows"]["price 0"]["decisions"])
+    assert chosen["accrued_return"] == pytest.approx(found["rows"]["price 0"]["accrued_return"], rel=1e-4)
+    code, _, err = typed("schedule", str(place), "--oracle", "--refits", "1")
+    assert (code, "leave one of them out" in err) == (2, True)
 
 
 @pytest.mark.slow
 def test_a_run_chooses_its_own_visits(typed, folder):
-    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "4", "--price", "0", "2", "--budget", "6")
+    words = (
+        "schedule",
+        str(folder),
+        "--imagined-episodes",
+        "2",
+        "--test-episodes",
+        "4",
+        "--prices",
+        "0",
+        "2",
+        "--budgets",
+        "6",
+    )
     code, out, err = typed(*words)
     assert code == 0, err
     assert "chosen, budget 6" in out
-    assert "Return against visits" in out
+    assert "Return against decisions" in out
     made = json.loads((folder / "schedule" / "record.json").read_text())
     rows = made["figures"]["rows"]
     assert list(rows) == ["own", *(f"every {k}" for k in range(1, 8)), "price 0", "price 2", "budget 6"]
@@ -64,7 +85,7 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert [labels.label(row) for row in rows.values()] == list(rows)
     assert migrate_record(made) == made
     assert rows["price 2"]["decisions"] <= rows["price 0"]["decisions"] + 1e-6
-    assert made["command"].endswith("--price 0 2 --budget 6 --imagined 2 --episodes 4")
+    assert made["command"].endswith("--prices 0 2 --budgets 6 --tolerance 0.02 --imagined-episodes 2 --test-episodes 4")
     counts = made["figures"]["intervals"]["price 0"]["all"]
     assert sum(counts.values()) == pytest.approx(4 * rows["price 0"]["decisions"])
     for picture in ("schedule.svg", "episode.svg"):
@@ -77,13 +98,13 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     assert rows["every 3"]["discounted_accrued_return"] == pytest.approx(found.returns["discounted_return"], rel=1e-4)
     assert rows["every 3"]["decisions"] == found.figures()["decisions"]
 
-    code, _, err = typed("schedule", str(folder), "--price", "-1")
+    code, _, err = typed("schedule", str(folder), "--prices", "-1")
     assert code == 2
     assert "price must be" in err
 
     # The policy is learned once, unless something else is asked for.
     before = (folder / "schedule" / "policy.json").read_text()
-    words = ("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--json")
+    words = ("schedule", str(folder), "--imagined-episodes", "2", "--test-episodes", "2", "--json")
     code, out, err = typed(*words, "--continuous", "--candidates", "1", "4")
     assert code == 0, err
     again = json.loads(out)["rows"]["price 0"]
@@ -96,12 +117,12 @@ def test_a_run_chooses_its_own_visits(typed, folder):
     chosen = json.loads(out)
     assert chosen["decisions"] == pytest.approx(rows["price 0"]["decisions"])
     assert chosen["accrued_return"] == pytest.approx(rows["price 0"]["accrued_return"], rel=1e-4)
-    code, out, err = typed(*words, "--seed", "1")  # other test episodes, the same policy
+    code, out, err = typed(*words, "--test-seed", "1")  # other test episodes, the same policy
     assert (folder / "schedule" / "policy.json").read_text() == before
-    code, out, err = typed("schedule", str(folder), "--imagined", "3", "--episodes", "2", "-q")
+    code, out, err = typed("schedule", str(folder), "--imagined-episodes", "3", "--test-episodes", "2", "-q")
     assert code == 0, err
     assert (folder / "schedule" / "policy.json").read_text() != before
-    assert not list((folder / "schedule").glob("practice*"))
+    assert not list((folder / "schedule").glob("training*"))
 
 
 @pytest.mark.slow
@@ -119,37 +140,35 @@ def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
     assert (place / "schedule" / "policy.json").read_text() == written, "reused: only the test episodes are others"
     one = weights(dataclasses.replace(config, seed=1))
     assert np.abs(one - zero).max() > 1e-3, "another seed is learned anew"
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps({**config, "seed": 1}))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["config"]["seed"] = 1
+    (place / "manifest.json").write_text(json.dumps(manifest))
     np.testing.assert_array_equal(weights(), one)
-    assert _schedule_config(Run("gridworld", seed=3)).learning_seed == 3
-    assert _schedule_config(Run("gridworld", seed=3)).seed == 0, "of the test's episodes"
+    assert schedule_config(RunConfig("gridworld", seed=3)).seed == 3
+    assert schedule_config(RunConfig("gridworld", seed=3)).test_seed == 0
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("options", "reason"),
     [
-        ({"prices": (-1.0,)}, "price must be at least 0, got -1"),
-        ({"prices": (float("nan"),)}, "price must be"),
-        ({"prices": (float("inf"),)}, "price must be"),
-        ({"budgets": (0,)}, "integer of at least 1, got 0"),
-        (
-            {"budgets": (3,)},
-            "a budget of 3 cannot cover 30 seconds with intervals of at most 7: increase it to at least 5",
-        ),
-        ({"taus": (3.0, 1.0)}, "must be strictly ascending"),
-        ({"taus": (1.5,)}, "multiples of 1 seconds"),
+        ({"prices": (-1.0,)}, "price per visit must be a number of at least 0, got -1"),
+        ({"prices": (float("nan"),)}, "price per visit"),
+        ({"prices": (float("inf"),)}, "price per visit"),
+        ({"budgets": (0,)}, "whole number of at least 1, got 0"),
+        ({"budgets": (3,)}, "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
+        ({"candidates": (3.0, 1.0)}, "must ascend"),
+        ({"candidates": (1.5,)}, "multiples of 1 seconds"),
         ({"quantile": 2.0}, "quantile must lie in"),
-        ({"episodes": 0}, "--episodes must be an integer of at least 1, got 0"),
+        ({"test_episodes": 0}, "test_episodes must be a whole number of at least 1, got 0"),
         ({"prices": ()}, "at least one price"),
         ({"tolerance": 1.5}, "tolerance must lie in"),
-        ({"learning_seed": -1}, "--learning-seed must be an integer of at least 0, got -1"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ],
 )
-def test_wishes_that_cannot_be(tmp_path, config, reason):
+def test_what_cannot_be_chosen(options, reason):
     env = kairode.make("gridworld", horizon=30.0)
     with pytest.raises(kairode.KairodeError, match=reason):
-        check_schedule_config(ScheduleConfig(**config), env.task.spec)
+        check_schedule_config(ScheduleConfig(**options), env.task.spec)
 
 
 def test_no_run(typed, tmp_path):
@@ -176,10 +195,8 @@ def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     once = dataclasses.replace(chosen, episodes=0, prices=(0.0, 5.0), budgets=(30,))
     for name, study in {"fixed": fixed, "truth": chosen, "once-truth": once}.items():
         figures = run_schedule_study(study, tmp_path, tmp_path / "visits" / f"gridworld-{name}")
-        save_json(
-            tmp_path / "results" / f"gridworld-{name}.json",
-            schedule_study_record(f"gridworld-{name}", study, figures, 1.0),
-        )
+        made = make_record("visits", dataclasses.asdict(study), figures, command="", seconds=1.0)
+        save_json(tmp_path / "results" / f"gridworld-{name}.json", made)
         for point in figures["points"].values():
             assert np.isfinite(point["discounted_accrued_return"] + point["accrued_return"]).all()
             assert len(point["decisions"]) == 2
@@ -245,25 +262,9 @@ def test_a_sentence_on_what_was_chosen():
 
 
 @pytest.mark.slow
-def test_visits_are_revisited(typed, tmp_path, folder):
-    place = tmp_path / "run"
-    small = {"iterations": 4, "fits": 2, "imagined": 2, "model_free": 0, "fields": {"horizon": 30.0}}
-    run_pipeline(
-        RunConfig(
-            "gridworld",
-            episodes=10,
-            rounds=1,
-            episodes_per_round=2,
-            schedule_episodes=2,
-            schedule_refits=1,
-            candidates=(1.0, 3.0),
-            **small,
-        ),
-        place,
-    )
-    made = json.loads((place / "record.json").read_text())["figures"]["visits"]
-    assert made["real_episodes"] == 14
-    words = ("schedule", str(place), "--episodes", "2", "--json")
+def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
+    place = shutil.copytree(dyna_run.folder, tmp_path / "run")
+    words = ("schedule", str(place), "--test-episodes", "2", "--json")
 
     def figures(*more: str, of: tuple[str, ...] = words) -> dict:
         code, out, err = typed(*of, *more)
@@ -281,21 +282,21 @@ def test_visits_are_revisited(typed, tmp_path, folder):
     assert told["rows"]["price 0"]["discounted_accrued_return"] == pytest.approx(
         seen.returns["discounted_return"], rel=1e-4
     )
-    assert figures("--revisits", "2")["real_episodes"] == 16
-    assert figures("--revisits", "0")["real_episodes"] == 12
-    assert len(load_chosen(place)[0].data) == 12, "what was chosen last"
+    assert figures("--refits", "2")["real_episodes"] == 16
+    assert figures("--refits", "0")["real_episodes"] == 12
+    assert len(chosen_of(place)[0].data) == 12, "what was chosen last"
 
     # At once they are the same; those of other candidates are others.
     shutil.copytree(place, tmp_path / "other")
     shutil.rmtree(next((tmp_path / "other" / "schedule").glob("revisits-*")))
     other = ("schedule", str(tmp_path / "other"), *words[2:])
-    assert figures("--revisits", "2", of=other) == figures("--revisits", "2")
+    assert figures("--refits", "2", of=other) == figures("--refits", "2")
     assert figures("--candidates", "2", "4", of=other)["real_episodes"] == 14
     assert len(list((tmp_path / "other" / "schedule").glob("revisits-*"))) == 1
 
-    code, _, err = typed("schedule", str(folder), "--imagined", "2", "--episodes", "2", "--revisits", "1")
-    assert (code, "took no rounds" in err) == (2, True)
-    code, _, err = typed(*words, "--oracle", "--revisits", "1")
-    assert (code, "--oracle" in err) == (2, True)
-    code, _, err = typed("schedule", "acrobot", "--revisits", "1")
-    assert (code, "takes none" in err) == (2, True)
+    code, _, err = typed("schedule", str(folder), "--imagined-episodes", "2", "--test-episodes", "2", "--refits", "1")
+    assert (code, "this run had none" in err) == (2, True)
+    code, _, err = typed(*words, "--oracle", "--refits", "1")
+    assert (code, "leave one of them out" in err) == (2, True)
+    code, _, err = typed("schedule", "acrobot", "--refits", "1")
+    assert (code, "this run had none" in err) == (2, True)

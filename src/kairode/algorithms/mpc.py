@@ -24,6 +24,7 @@ from kairode.envs.host import HostEnvironment
 from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError
 from kairode.files import atomic_write
+from kairode.models.ode import parse_solver
 from kairode.seeds import Purpose, derive_many
 from kairode.training.session import Session
 
@@ -90,6 +91,8 @@ def check_mpc(config: MPCConfig, spec: Spec) -> MPCConfig:
     """Raise for settings without effect and discrete actions, before any work is done."""
     if not isinstance(spec.actions, Continuous):
         raise KairodeError(f"MPC needs continuous actions; those of '{spec.name}' are discrete: use kairode.learn.")
+    if config.model != MODEL_FREE:
+        parse_solver(config.sizes.solver, 1.0)
     usual = mpc_preset(config.env, config.model)
     for field in dataclasses.fields(PlanConfig):
         if getattr(config.plan, field.name) != getattr(usual.plan, field.name):

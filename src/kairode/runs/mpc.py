@@ -14,7 +14,7 @@ from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import MPCConfig
 from kairode.config.commands import command_of
 from kairode.data.policy import Policy
-from kairode.envs import make
+from kairode.envs import HostEnvironment, make
 from kairode.errors import KairodeError
 from kairode.planning.mpc import LearnedDynamics, Planner
 from kairode.result import Result, objective_of
@@ -33,6 +33,8 @@ OLD_POLICIES = "pilots"
 def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
     env = make_env(config)
     config = check_mpc(config, env.task.spec)
+    if isinstance(env, HostEnvironment):
+        env.open().close()  # says what is not installed before anything is written
     command = command_of(config)
     with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command_of(config, path)):
         if folder.finished:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from kairode.config.models import ModelConfig
+from kairode.config.renames import SIZES
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
@@ -39,7 +41,7 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
         raise KairodeError(f"the fit in {folder} is not finished: run the same command again to resume it.")
     about = checkpoint.describe(folder, NAME)
     try:
-        spec, sizes = spec_from_dict(about["spec"]), ModelConfig(**about["sizes"])
+        spec, sizes = spec_from_dict(about["spec"]), _sizes(about["sizes"])
         scale = Scale(*(tuple(numbers) for numbers in about["scale"]))
         model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
     except (KeyError, TypeError, ValueError) as error:
@@ -48,6 +50,11 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
     like = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params)
     found = checkpoint.load(folder, like, NAME)
     return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), static) for i in range(seeds)]
+
+
+def _sizes(found: dict[str, Any]) -> ModelConfig:
+    """Fields of earlier versions had other names."""
+    return ModelConfig(**{SIZES.get(name, name): value for name, value in found.items()})
 
 
 def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NAME) -> DynamicsModel:
