@@ -46,7 +46,9 @@ def without_times(folder: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "stages"), [(WORDS, STAGES), (AT_ONCE.split(), ONCE_STAGES)], ids=["rounds", "at-once"])
+@pytest.mark.parametrize(
+    ("words", "stages"), [(WORDS, STAGES), (AT_ONCE.split(), ONCE_STAGES)], ids=["rounds", "at-once"]
+)
 def test_killed_in_every_stage_the_same_record(tmp_path, words, stages):
     calm = start(tmp_path / "calm", words)
     out, err = calm.communicate(timeout=900)
