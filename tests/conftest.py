@@ -24,12 +24,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers and the processes that te
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
-import kairode  # noqa: E402, F401, I001  sets what JAX needs before it starts
-import filelock  # noqa: E402
-import jax  # noqa: E402
-import jaxtyping  # noqa: E402
-import pytest  # noqa: E402
-from kairode._xla import allow_clearing, free_programs  # noqa: E402
+import kairode  # noqa: F401, I001  sets what JAX needs before it starts
+import filelock
+import jax
+import jaxtyping
+import pytest
+from kairode._xla import allow_clearing, make_room
 
 # The tower: a whole number is a fine float.
 jaxtyping.install_import_hook("kairode", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")

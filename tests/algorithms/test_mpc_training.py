@@ -385,8 +385,7 @@ def test_training_from_python(tmp_path: Path) -> None:
         np.testing.assert_array_equal(a, b)
     with pytest.raises(KairodeError, match=r"another run .config.env_fields.horizon is 4.0 there and 5.0 here"):
         kairode.train_mpc(kairode.make("pendulum", horizon=5.0), "free", **options, folder=tmp_path)
-    assert np.isfinite(kairode.evaluate(env, policy, episodes=2).score)
-    with pytest.raises(KairodeError, match="are discrete"):
+    with pytest.raises(KairodeError, match="have names"):
         kairode.train_mpc(kairode.make("hiv"))
 
 

@@ -205,7 +205,7 @@ def test_a_run_is_evaluated_reported_and_recognised(typed, gridworld_run, tmp_pa
     evaluated = [typed("evaluate", str(f), "--episodes", "10", "--json") for f in (folder, gridworld_run.folder)]
     assert evaluated[0] == evaluated[1]
     assert evaluated[0][0] == 0
-    code, out, err = typed("report", str(folder))
+    code, _, err = typed("report", str(folder))
     assert code == 0, err
     words = ("run", "gridworld", "--model", "rnn", "--episodes", "12", "--fit-iterations", "4", "--ensemble-size", "2")
     words += ("--learn.episodes", "2", "--learn.no-sample-intervals", "--model-free-episodes", "2", "--tolerance", "0")

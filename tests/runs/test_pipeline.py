@@ -61,7 +61,7 @@ def test_a_finished_run_is_not_repeated_and_another_is_refused(typed, gridworld_
     folder = shutil.copytree(gridworld_run.folder, tmp_path / "run")
     words = (*gridworld_run.words[:-1], str(folder))
     made = json.loads((folder / "record.json").read_text())
-    code, out, err = typed(*words)
+    code, _, err = typed(*words)
     assert code == 0, err
     assert "This run is finished" in err
     assert json.loads((folder / "record.json").read_text()) == made
@@ -188,6 +188,7 @@ def test_short_rollouts_are_validated_over_whole_episodes():
     assert found.training.curve[-1]["real"] == pytest.approx(mean_return(env.task, scores), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_with_the_most_likely_interval(tmp_path):
     """As with a timer that is so sure of it that every draw is the most likely interval; a draw is another training."""
     env = kairode.make("gridworld", horizon=60, intervals=(2, 12))

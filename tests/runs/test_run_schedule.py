@@ -43,14 +43,15 @@ def test_a_run_chooses_decision_times_which_are_kept(typed, dyna_run, tmp_path):
     place = shutil.copytree(dyna_run.folder, tmp_path / "run")
     [refits] = (place / "schedule").glob("revisits-*")
     before = (refits / "1" / "checkpoint.json").stat().st_mtime_ns
-    code, out, err = typed("schedule", str(place), "--test-episodes", "4", "--json")
+    code, out, err = typed("schedule", str(place), "--json")
     assert code == 0, err
     found = json.loads(out)
+    assert found == {name: made[name] for name in found}
     assert found["real_episodes"] == 14, "as in the run: candidates, episodes, refits"
     assert (refits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
     for picture in ("schedule.svg", "episode.svg"):
         assert (place / "schedule" / picture).stat().st_size > 1000
-    code, out, err = typed("evaluate", str(place), "--schedule", "chosen", "--episodes", "4", "--json")
+    code, out, err = typed("evaluate", str(place), "--schedule", "chosen", "--episodes", "20", "--json")
     assert code == 0, err
     chosen = json.loads(out)
     assert chosen["decisions"] == pytest.approx(found["rows"]["price 0"]["decisions"])

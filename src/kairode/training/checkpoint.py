@@ -25,6 +25,7 @@ NAME = "checkpoint"
 
 SEGMENTS = {
     "ahead": "dynamics",
+    "doubt": "disagreement",
     "fleet": "vector_env",
     "lane": "episode",
     "mind": "learner",
