@@ -19,3 +19,10 @@ def unknown(kind: str, given: str, known: Iterable[str], where: str = "") -> Kai
     hint = f" Did you mean '{near[0]}'?" if near else ""
     place = f" {where}" if where else ""
     return KairodeError(f"unknown {kind} '{given}'{place}.{hint} Known: {', '.join(known)}.")
+
+
+def resume_with(stopped: BaseException, command: str = "") -> Stopped:
+    """An interrupt that says how to resume: with the outermost command, where a run is part of another."""
+    advice = " Run the same command again to resume"
+    what = str(stopped).partition(advice)[0] or "interrupted."
+    return Stopped(f"{what}{advice}: {command}" if command else f"{what}{advice}.")

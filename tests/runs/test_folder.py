@@ -212,6 +212,23 @@ def test_stages_add_up_also_when_interrupted(place: Path) -> None:
     assert seconds["learn"] < 5
 
 
+def test_an_interrupt_names_the_outermost_command(place: Path) -> None:
+    with (
+        pytest.raises(Stopped, match=r"^at 5, saved\. Run the same command again to resume: kairode run$"),
+        RunFolder.open(place, "run", Config()) as folder,
+        folder.resumable("kairode run"),
+        RunFolder.open(place / "fit", "fit", Fit()) as inner,
+        inner.resumable("kairode fit"),
+    ):
+        raise Stopped("at 5, saved.")
+    with (
+        pytest.raises(Stopped, match=r"^interrupted\. Run the same command again to resume: kairode run$"),
+        RunFolder.open(place, "run", Config()) as folder,
+        folder.resumable("kairode run"),
+    ):
+        raise KeyboardInterrupt
+
+
 def test_a_finished_run_has_its_record(place: Path) -> None:
     record = {"kind": "run", "config": {"env": "hiv"}, "figures": {"returns": [1.0, float("inf")]}}
     with RunFolder.open(place, "run", Config()) as folder:

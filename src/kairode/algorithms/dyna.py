@@ -143,8 +143,7 @@ def run_rounds(
             f"Dyna rounds need discrete actions; those of '{env.task.spec.name}' are continuous: use kairode.train_mpc."
         )
     session = Session(folder, dyna_identity(config, env))
-    state = read_state(config, env, folder) if folder is not None and session.resumable else None
-    figures: list[dict[str, Any]] = [] if state is None else _earlier_figures(session, folder)[: state.number + 1]
+    state, figures = _earlier(config, env, folder, session)
     with session:
         for number in range(0 if state is None else state.number + 1, config.rounds + 1):
             try:
@@ -181,13 +180,18 @@ def _arrays(state: DynaState) -> Any:
     return state.network, eqx.filter(state.models, eqx.is_array)
 
 
-def _earlier_figures(session: Session, folder: Path | None) -> list[dict[str, Any]]:
-    """Figures of finished rounds; older checkpoints have them in the record beside it."""
-    assert folder is not None
+def _earlier(
+    config: DynaConfig, env: Environment, folder: Path | None, session: Session
+) -> tuple[DynaState | None, list[dict[str, Any]]]:
+    """The last finished round of this run and the figures of all, if there are any."""
+    if folder is None or not session.resumable:
+        return None, []
     session.restore_about()
-    if "rounds" in session.earlier:
-        return list(session.earlier["rounds"])
-    return list(load_json(folder / "record.json")["figures"]["rounds"])
+    state = read_state(config, env, folder)
+    figures = session.earlier.get("rounds")
+    if figures is None:  # an older checkpoint has them in the record beside it
+        figures = load_json(folder / "record.json")["figures"]["rounds"]
+    return state, list(figures)[: state.number + 1]
 
 
 def read_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:

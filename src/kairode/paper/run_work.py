@@ -8,7 +8,7 @@ from typing import Any
 
 from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import DynaConfig, MPCConfig
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import save_json
 from kairode.paper import table1
 from kairode.paper.budget import Scope
@@ -47,7 +47,7 @@ def run_work_item(
     try:
         record = _study_record(work, scope, time_limit, callback)
     except Stopped as stopped:
-        raise Stopped(f"{stopped} Run the same command again to resume.") from None
+        raise resume_with(stopped) from None
     if not keep:
         save_json(work.record, record)
     return work

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from kairode._version import __version__
 from kairode.config.serialize import first_difference, from_dict, to_dict
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import PARTS, check_target, load_json, save_json
 from kairode.runs.lock import LOCK, OWNER, locked
 from kairode.runs.migrate import FORMAT, earlier_name, is_finished, migrate, migrate_record, migrate_spec
@@ -225,8 +225,7 @@ class RunFolder:
         try:
             yield
         except (Stopped, KeyboardInterrupt) as stopped:
-            what = str(stopped) or "interrupted."
-            raise Stopped(f"{what} Run the same command again to resume: {command}") from None
+            raise resume_with(stopped, command) from None
 
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record and mark the run as finished; returns the record as read back."""

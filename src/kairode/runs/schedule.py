@@ -40,7 +40,7 @@ from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Spec
 from kairode.envs.schedule import FixedOrOwn, Schedule
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import save_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.calibrate import calibrate_model
@@ -132,7 +132,7 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
         policy = learned_policy(system, config, callback)
         system = refit_at_chosen_times(system, policy, config, callback)
     except Stopped as stopped:
-        raise Stopped(f"{stopped} Run the same command again to resume: {command}") from None
+        raise resume_with(stopped, command) from None
     callback(Progress("evaluating fixed intervals"))
     rows = fixed_rows(system, policy, config)
     callback(Progress("choosing schedules"))
