@@ -95,6 +95,8 @@ def _part(config: dict[str, Any], name: str, names: Mapping[str, str]) -> None:
 
 
 def _fit(config: dict[str, Any]) -> dict[str, Any]:
+    if "preset" not in config:  # figures of several fits
+        return config
     preset = _renamed(config.pop("preset", {}), FIT)
     preset["training"] = _renamed(preset.pop("settings", {}), TRAINING)
     _part(preset, "sizes", SIZES)
@@ -131,7 +133,8 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
 
 def _schedule(config: dict[str, Any]) -> dict[str, Any]:
     found = _renamed(config, SCHEDULE)
-    return {"seed": 0, **found}  # before it was a field, all policies were learned with seed 0
+    # before these were fields, all policies were learned with seed 0, and the best interval was taken
+    return {"seed": 0, "tolerance": 0.0, **found}
 
 
 def _study(config: dict[str, Any]) -> dict[str, Any]:
