@@ -27,8 +27,6 @@ PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorte
 LISTS = (
     ("kairode.models.zoo", "MODELS"),
     ("kairode.envs.zoo", "ENVIRONMENTS"),
-    ("kairode.config.presets", "FITS"),
-    ("kairode.algorithms.learn", "POLICIES"),
 )
 """What a page may add its own to."""
 
@@ -77,9 +75,10 @@ def test_a_how_to_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever collects, fits or practises does little of it; patients live for sixty days."""
+    """Few episodes and iterations; episodes of HIV last for sixty days."""
     few = {"episodes": 2}
-    small = {"collect": {"episodes": 12}, "fit": {"iterations": 2}, "learn": few, "evaluate": few}
+    dyna = {"initial_episodes": 10, "ensemble_size": 2, "fit_iterations": 4, "imagined_episodes": 4, "rounds": 1}
+    small = {"collect": {"episodes": 12}, "fit": {"iterations": 2}, "learn": few, "evaluate": few, "train_dyna": dyna}
     for name, options in small.items():
         whole = getattr(kairode, name)
         monkeypatch.setattr(kairode, name, lambda *a, _whole=whole, _small=options, **k: _whole(*a, **{**k, **_small}))
@@ -92,24 +91,23 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_the_ten_lines_of_the_readme_run() -> None:
-    """As they stand, but for how much is collected, fitted and practised."""
+    """Unchanged but for the numbers of episodes and iterations."""
     code = next(code for language, _, code in blocks("README.md") if language == "python")
     assert 10 <= len([line for line in code.splitlines() if line]) <= 11
     space: dict[str, Any] = {}
     exec(code, space)
-    assert space["wise"].accrues
+    assert space["timed"].accrues
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("little")
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Python in order, in fewer turns, but for what steers (minutes) and what a command leaves."""
+    """Its Python in order, except MPC (minutes) and what a command must have written before."""
     monkeypatch.chdir(tmp_path)
     space: dict[str, Any] = {}
     for language, line, code in blocks("docs/guide.md"):
-        if language != "python" or "kd.steer" in code:
+        if language != "python" or "kd.train_mpc" in code:
             continue
-        code = code.replace("rounds=5", "rounds=1, first=10, fits=2, iterations=4, imagined=4")
         kept = "\n".join(line for line in code.splitlines() if "load_models" not in line)
         exec(compile("\n" * (line - 1) + kept, str(ROOT / "docs/guide.md"), "exec"), space)
     assert {"data", "models", "policy", "cheap"} <= space.keys()
@@ -167,18 +165,48 @@ def commands(page: str) -> list[tuple[int, list[str]]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_can_be_typed(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every `kairode ...` names a subcommand and its options, as the command line itself parses them."""
-    wrong = []
-    for number, words in commands(page):
-        try:
-            asked_for(words)
-        except (SystemExit, KairodeError) as stop:
-            if not isinstance(stop, SystemExit) or stop.code:
-                wrong.append(f"{page}, line {number}: kairode {shlex.join(words)}")
+    typed = commands(page)
+    wrong = [f"{page}, line {n}: kairode {shlex.join(words)}" for n, words in typed if not can_be_typed(words)]
     capsys.readouterr()
     assert not wrong
 
 
-def test_commands_are_looked_at() -> None:
+def can_be_typed(words: list[str]) -> bool:
+    """Whether the command line parses."""
+    try:
+        asked_for(words)
+    except SystemExit as stop:
+        return not stop.code
+    except KairodeError:
+        return False
+    return True
+
+
+RECORDS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "results").rglob("*.json"))
+NO_COMMAND = {"results/policies/tuning-hiv.json", "results/solvers-mpc.json"}
+"""Records of comparisons that were made once, by no command."""
+
+
+def test_commands_of_records_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for name in RECORDS:
+        said = json.loads(read(name)).get("command") or "none"
+        commands = [shlex.split(one) for one in re.split(r"; | && ", said) if one.startswith("kairode ")]
+        if (name in NO_COMMAND) != (not commands) or not all(can_be_typed(words[1:]) for words in commands):
+            wrong.append(f"{name}: {said}")
+    capsys.readouterr()
+    assert not wrong
+
+
+def test_records_cut_short_by_time_say_so_in_their_command() -> None:
+    for name in RECORDS:
+        record = json.loads(read(name))
+        if record.get("kind") == "visits":
+            limited = any("practice_wanted" in point for point in record["figures"]["points"].values())
+            assert ("--time-limit" in record["command"]) == limited, name
+
+
+def test_commands_are_checked() -> None:
     """The check above sees what it should, and refuses what it should."""
     assert len(commands("docs/guide.md")) > 5
     with pytest.raises(KairodeError, match="unknown command 'fly'"):
@@ -214,9 +242,9 @@ def test_figures_of_the_gpu_page() -> None:
     fit, fit_cpu = figures("bench-fit-h200"), figures("bench-fit")
     expected = {
         "learn a policy, one agent, a decision": (policy["milliseconds"]["1"], policy_cpu["milliseconds"]["ours_1"]),
-        "the same, 210 agents together": (policy["milliseconds"]["210"], None),
-        "plan with controls, hopper (1,000 sequences of ten)": (plan["hopper"]["plan"], plan_cpu["hopper"]["plan"]),
-        "plan with controls, half-cheetah": (plan["half-cheetah"]["plan"], plan_cpu["half-cheetah"]["plan"]),
+        "the same, 210 agents in one loop": (policy["milliseconds"]["210"], None),
+        "MPC plan, hopper (1,000 sequences of ten actions)": (plan["hopper"]["plan"], plan_cpu["hopper"]["plan"]),
+        "MPC plan, half-cheetah": (plan["half-cheetah"]["plan"], plan_cpu["half-cheetah"]["plan"]),
         "fit five Latent-ODEs, HIV, an iteration": [one["hiv"]["5"]["latent-ode"] for one in (fit, fit_cpu)],
         "the same with the adaptive dopri5": [one["hiv"]["5"]["latent-ode-dopri5"] for one in (fit, fit_cpu)],
         "fit five RNNs, acrobot, an iteration": [one["acrobot"]["5"]["rnn"] for one in (fit, fit_cpu)],

@@ -1,9 +1,13 @@
 """A module imports only from its own layer and those before it in the way data flows (docs/architecture.md)."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import kairode
+from kairode.config.models import MODEL_NAMES
+from kairode.models.zoo import MODELS
 
 ROOT = Path(kairode.__file__).parent
 LAYERS = [
@@ -71,12 +75,27 @@ def test_imports_follow_the_layers() -> None:
 
 
 def test_reports_draw_what_is_recorded() -> None:
-    """They import nothing that computes: of training, agents and planning only the progress that they display."""
-    computes = ("kairode.training", "kairode.agents", "kairode.planning")
+    """They import nothing that trains, plans or runs a procedure."""
     for path in sorted((ROOT / "report").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(computes):
-                assert {alias.name for alias in node.names} <= {"TrainProgress", "FitProgress"}, path
+        assert not imported(path) & {"training", "agents", "planning", "algorithms"}, path
+
+
+def test_algorithms_know_no_run_folder_and_no_paper() -> None:
+    """Nor do the layers below them: what `kairode.learn` needs imports neither."""
+    program = "import sys, kairode; kairode.learn; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "kairode.algorithms.learn" in loaded
+    assert not [name for name in loaded if name.startswith(("kairode.runs", "kairode.paper", "kairode.report"))]
+
+
+def test_no_package_has_more_than_twenty_modules() -> None:
+    for package in LAYERS:
+        assert len(list((ROOT / package).glob("*.py"))) <= 21, f"{package}: twenty and its __init__"
+
+
+def test_names_of_models_are_those_of_the_zoo() -> None:
+    """The command line knows them without JAX."""
+    assert tuple(MODELS) == MODEL_NAMES
 
 
 def test_no_words_of_one_environment_in_generic_code() -> None:

@@ -67,8 +67,9 @@ def every(seconds: float, callback: Callback, clock: Callable[[], float] = time.
 
 
 def counter(stage: str, total: int | None, callback: Callback) -> Callable[[int], None]:
-    """A function to be called with each amount of work done; it calls back with their sum."""
+    """A function that is called with every amount of work done, and calls back with their sum, 0 at first."""
     done, started = 0, time.perf_counter()
+    callback(Progress(stage, 0, total))
 
     def advance(amount: int) -> None:
         nonlocal done

@@ -18,6 +18,8 @@ from kairode.paper.plan import ALL, FIGURES, goals, plan, work_item
 from kairode.paper.run_work import gather_table1, run_work_item
 from kairode.report.plan import approximate_time, estimated_seconds, pending_sentence
 from kairode.report.results import FIGURES as DRAWN
+from kairode.runs.folder import RunFolder
+from kairode.runs.record import plain
 
 PUBLISHED = Path(__file__).parents[2] / "results"
 
@@ -30,7 +32,7 @@ def put(work, **changes) -> None:
     """A record of a piece of work, with what others take from its folder."""
     config = {**to_dict(work.config), **changes}
     work.record.parent.mkdir(parents=True, exist_ok=True)
-    work.record.write_text(json.dumps({"config": config, "made": "2026-01-01T00:00:00Z", "figures": {}}))
+    work.record.write_text(json.dumps({"format": 1, "config": config, "made": "2026-01-01T00:00:00Z", "figures": {}}))
 
 
 def test_fits_are_shared(tmp_path) -> None:
@@ -95,17 +97,16 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     # an older record does not know the newest fields
     put(work)
     made = json.loads(work.record.read_text())
-    del made["config"]["margin"], made["config"]["dqn"]
+    del made["config"]["obs_margin"], made["config"]["dqn"]
     work.record.write_text(json.dumps(made))
     assert work.done
     # the solver of a model without an ODE makes no difference
     fit = work_item("fits/gridworld-rnn-0", scope)
-    made = to_dict(fit.config)
-    made["preset"]["sizes"]["solver"] = "bosh3:1"
-    put(fit, preset=made["preset"])
+    sizes = {**plain(fit.config)["sizes"], "solver": "bosh3:1"}
+    put(fit, sizes=sizes)
     assert fit.done
     fit = work_item("fits/gridworld-latent-ode-0", scope)
-    put(fit, preset=made["preset"])
+    put(fit, sizes=sizes)
     assert not fit.done
 
 
@@ -196,8 +197,8 @@ def test_the_quick_budget_is_a_twentieth(tmp_path) -> None:
     scope = empty(tmp_path, budget="quick")
     usual = table1.cell_config("hiv", "rnn", 0)
     fit = scope.of(usual)
-    assert fit.preset.settings.iterations * SHARE == usual.preset.settings.iterations
-    assert fit.preset.episodes == usual.preset.episodes  # studies take the same experience
+    assert fit.training.iterations * SHARE == usual.training.iterations
+    assert fit.episodes == usual.episodes  # studies take the same data
     study = scope.of(returns.STUDIES["paper-hiv"])
     assert (study.episodes, study.seeds, study.schedules) == (75, 2, (0.0, 5.0))
     robot = scope.of(ROBOTS["hopper-latent-ode"])
@@ -295,15 +296,18 @@ def test_a_cell_and_a_study_of_the_quick_budget(typed, monkeypatch, tmp_path) ->
     code, out, err = typed(*words)
     assert code == 0, err
     made = json.loads((record.parents[1] / "policies" / "ours-gridworld-oracle.json").read_text())
-    assert made["command"].endswith("--studies ours-gridworld-oracle --again --budget quick")
+    assert made["command"] == "kairode study policies/ours-gridworld-oracle --replace --budget quick"
     assert len(made["figures"]["cells"]["oracle"]["own"]["return"]) == 2
 
 
 def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
+    scope = empty(tmp_path, budget="quick")
     folder = tmp_path / "runs" / "quick" / "table1" / "gridworld-rnn-0"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")  # another run's
+    other = scope.of(table1.cell_config("acrobot", "rnn", 0))
+    with RunFolder.open(folder, "fit", other) as run:
+        run.save_json("figures.json", {})
     words = ("--rows", "gridworld", "--models", "rnn", "--seeds", "1", "--budget", "quick", "--quiet")
     code, out, err = typed("reproduce", "table1", *words)
     assert code == 2

@@ -90,7 +90,8 @@ def test_tables_say_what_they_have_no_record_of(typed, tmp_path):
 @pytest.mark.slow
 def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     """A study of the real gridworld, small: cells, curves, values; and from them the figures."""
-    small = {"schedules": (0.0, 7.0), "episodes": 3, "seeds": 2, "every": 20, "look_episodes": 2, "test_episodes": 3}
+    small = {"schedules": (0.0, 7.0), "episodes": 3, "seeds": 2, "test_episodes": 3}
+    small |= {"validate_every": 20, "validation_episodes": 2}
     dqn = dataclasses.replace(
         STUDIES["paper-gridworld-oracle"].dqn, hidden=(16, 16), replay_capacity=256, batch_size=16
     )
@@ -107,7 +108,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     assert np.shape(figures["values"][ORACLE]) == studies.GRID
     assert np.array(figures["curves"][ORACLE]["real"]).shape[1] == 2
 
-    other = {"figures": {"values": {"latent-ode": figures["values"][ORACLE]}}}
+    other = {"format": 1, "figures": {"values": {"latent-ode": figures["values"][ORACLE]}}}
     other["config"] = json.loads(json.dumps(dataclasses.asdict(STUDIES["paper-gridworld"])))
     (tmp_path / "policies" / "paper-gridworld.json").write_text(json.dumps(other))
     picture = tmp_path / "values.svg"
@@ -119,7 +120,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
 
 @pytest.mark.slow
 def test_an_ensemble_branches_off_its_experience(tmp_path):
-    """Two schedules, three fits: each agent practises in two of them, the third judges; what happened is remembered."""
+    """Two schedules, three fits: each agent trains in two of them, the third validates it; the data are in its replay."""
     spec = make("gridworld", setting="paper").task.spec
     sizes = ModelConfig(latent_size=3, field_hidden=4, encoder_hidden=4, timer="none")
     for seed in range(3):
@@ -139,15 +140,15 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
         study, rollout_length=2, real_transitions=True, latent_policy=False, model_env={"resample_member": True}
     )
     env = make("gridworld", setting="paper")
-    batches, [judge] = studies.build_batches(study, env, tmp_path)
+    batches, [validation_env] = studies.build_rooms(study, env, tmp_path)
     assert one(batches[0].env, 0).size == 2
-    assert one(judge, 0).size == 1
+    assert one(validation_env, 0).size == 1
     assert not batches[0].env.sample_intervals  # as in the paper, though the study says nothing of it
-    # agent 0 of either schedule has the fits 1 and 2, and fit 0 judges it
+    # agent 0 of either schedule has the fits 1 and 2, and fit 0 validates it
     weights = [np.asarray(load_models(tmp_path / f"gridworld-latent-ode-{i}")[0].decoder.weight) for i in range(3)]
     for agent in (0, 3):
         assert np.array_equal(batches[0].env.models.decoder.weight[agent], np.stack(weights[1:]))
-        assert np.array_equal(judge.models.decoder.weight[agent, 0], weights[0])
+        assert np.array_equal(validation_env.models.decoder.weight[agent, 0], weights[0])
     figures = studies.run_study(study, tmp_path)
     assert [cell["practice_decisions"] for cell in figures["cells"]["latent-ode"].values()] == [[4, 4, 4]] * 2
     assert "score" in figures["curves"]["latent-ode"]

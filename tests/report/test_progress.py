@@ -10,15 +10,10 @@ import pytest
 from kairode.report.events import control_events, fit_events, practice_events, run_watch, tensorboard
 from rich.console import Console
 
-from kairode.agents.train_loop import TrainProgress
-from kairode.algorithms.mpc import MPCProgress
-from kairode.callbacks import Progress
+from kairode.callbacks import Progress, counter
 from kairode.errors import KairodeError
-from kairode.report.progress import Bars, Display, Lines, Silent, counter, display, duration
-from kairode.training.loop import FitProgress
-
-TERMS = {"total": [1.0, 2.0], "state": [1.0, math.nan], "kl": [0.0, 0.0], "timer": [0.0, 0.0]}
-REPORT = FitProgress(50, 100, TERMS, [0.5, 0.7], [0, 1], 2.0)
+from kairode.report.progress import Bars, Lines, Silent, display, duration
+from kairode.report.tensorboard import tensorboard_callback
 
 
 class Clock:
@@ -94,12 +89,12 @@ def test_a_stage_that_goes_on_one_that_comes_back_and_one_that_ends_early() -> N
         lines(event("fitting", 100, 100))  # nothing new
         lines(event("fitting", 0, 50))  # the next round
         lines(event("fitting", 10, 50))  # which stops early
-        lines(event("learning", 0, 9, message="DynaRound 1 has ended."))
+        lines(event("learning", 0, 9, message="Round 1 has ended."))
     assert stream.getvalue().splitlines() == [
         "fitting: started at 40 of 100",
         "fitting: finished after 0 s",
         "fitting: started",
-        "DynaRound 1 has ended.",
+        "Round 1 has ended.",
         "fitting: finished after 0 s",
         "learning: started",
         "learning: finished after 0 s",
@@ -132,8 +127,9 @@ def test_quiet_shows_nothing(capsys) -> None:
 def test_progress_goes_to_the_error_stream(capsys) -> None:
     with display() as show:
         assert isinstance(show, Lines)
-        add = counter("collecting", 2, show)
-        add(2)
+        advance = counter("collecting", 2, show)
+        advance(1)
+        advance(1)
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "collecting: started\ncollecting: finished after 0 s\n"
@@ -192,53 +188,6 @@ def test_a_wide_terminal_shows_the_figures() -> None:
         assert "fitting: finished after 2 s; writing a checkpoint, validation 0.25" in stream.getvalue()
 
 
-class Recorder(Display):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Progress] = []
-
-    def __call__(self, event: Progress) -> None:
-        self.events.append(event)
-
-    def begin(self, stage) -> None: ...
-
-    def move(self, stage) -> None: ...
-
-    def end(self, stage, well) -> None: ...
-
-    def say(self, sentence) -> None: ...
-
-
-def test_reports_become_events() -> None:
-    show = Recorder()
-    watch = run_watch(show)
-    watch.stage("collecting", 7)
-    assert watch.collecting is not None
-    watch.collecting(3)
-    watch.collecting(4)
-    fit_events(show)(REPORT)
-    practice_events(show)("learning", TrainProgress([3, 4], 10, 99, [1.0, 2.0], {"real": [5.0, 6.0], "x": [0.0]}, 1.0))
-    practice_events(show)("learning", TrainProgress([0, 0], 10, 9, [math.nan, math.nan], None, 1.0))
-    control_events("hopper", show)(MPCProgress(200, 1000, "acting", [8.0], 1.5, 60.0, [0.25]))
-    control_events("hopper", show)(MPCProgress(1000, 1000, "testing", [8.0], 1.5, 60.0, [0.25]))
-    assert [(e.stage, e.done, e.total) for e in show.events] == [
-        ("collecting", 0, 7),
-        ("collecting", 3, 7),
-        ("collecting", 7, 7),
-        ("fitting", 50, 100),
-        ("learning", 3, 10),
-        ("learning", 0, 10),
-        ("hopper", 200, 1000),
-        ("evaluating", 0, None),
-    ]
-    assert show.events[3].metrics == {"validation": [0.5, 0.7], **TERMS, "skipped": 1.0}
-    assert show.events[4].metrics == {"return": [1.0, 2.0], "real_return": [5.0, 6.0]}
-    assert show.events[5].metrics == {}
-    assert show.events[6].metrics == {"return": [8.0], "ms_per_decision": 1.5, "model_error": [0.25]}
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (3720, "1 h 2 min")],
@@ -247,19 +196,22 @@ def test_durations(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 
-def test_tensorboard_gets_every_term(tmp_path) -> None:
-    with tensorboard(tmp_path) as write:
-        fit_events(write)(REPORT)
+FIT = Progress("fitting", 50, 100, {"state": [1.0, math.nan], "validation": [0.5, 0.7], "return": 3.0})
+
+
+def test_tensorboard_gets_every_metric_of_every_seed(tmp_path) -> None:
+    with tensorboard_callback(tmp_path) as write:
+        write(FIT)
     [events] = (tmp_path / "tensorboard").iterdir()
     content = events.read_bytes()
-    for name in (b"state/seed0", b"validation/seed1"):
+    for name in (b"state/seed0", b"validation/seed1", b"return/seed0"):
         assert name in content
 
 
 def test_without_tensorboard(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(KairodeError, match=r"kairode\[tensorboard\]"), tensorboard(tmp_path):
+    with pytest.raises(KairodeError, match=r"kairode\[tensorboard\]"), tensorboard_callback(tmp_path):
         pass
     assert not list(tmp_path.iterdir())
-    with tensorboard(None) as write:
-        fit_events(write)(REPORT)
+    with tensorboard_callback(None) as write:
+        write(FIT)
