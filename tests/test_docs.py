@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kairode
-from kairode.cli import asked_for
+from kairode.cli import COMMANDS, asked_for
 from kairode.errors import KairodeError
 
 ROOT = Path(__file__).parents[1]
@@ -167,6 +167,19 @@ def test_commands_can_be_typed(page: str, capsys: pytest.CaptureFixture[str]) ->
     """Every `kairode ...` names a subcommand and its options, as the command line itself parses them."""
     typed = commands(page)
     wrong = [f"{page}, line {n}: kairode {shlex.join(words)}" for n, words in typed if not can_be_typed(words)]
+    capsys.readouterr()
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_sentences_can_be_typed(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`kairode run ENV --seed 1` in a sentence; a command's name alone stands for all its uses."""
+    text = re.sub(r"^ *```.*?^ *```", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    wrong = []
+    for said in re.findall(r"`kairode ([a-z][^`]*)`", text):
+        words = shlex.split(said)
+        if not (words[0] in COMMANDS if len(words) == 1 else can_be_typed(words)):
+            wrong.append(said)
     capsys.readouterr()
     assert not wrong
 
