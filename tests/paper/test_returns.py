@@ -120,7 +120,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
 
 @pytest.mark.slow
 def test_an_ensemble_branches_off_its_experience(tmp_path):
-    """Two schedules, three fits: each agent trains in two of them, the third validates it; the data are in its replay."""
+    """Two schedules, three fits: each agent trains in two, the third validates it; its replay holds the data."""
     spec = make("gridworld", setting="paper").task.spec
     sizes = ModelConfig(latent_size=3, field_hidden=4, encoder_hidden=4, timer="none")
     for seed in range(3):
