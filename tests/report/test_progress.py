@@ -7,7 +7,6 @@ import re
 import sys
 
 import pytest
-from kairode.report.events import control_events, fit_events, practice_events, run_watch, tensorboard
 from rich.console import Console
 
 from kairode.callbacks import Progress, counter

@@ -16,14 +16,14 @@ from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.files import save_json
 from kairode.paper.schedule_study import STUDIES, ScheduleStudy, run_schedule_study
-from kairode.report.schedule import gathered, said
+from kairode.report.schedule import chosen_sentence, read_points
 from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.load import read_run
 from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import schedule_config
 from kairode.runs.record import make_record
-from kairode.runs.schedule import check_schedule_config, chosen_of, learned_policy
+from kairode.runs.schedule import check_schedule_config, learned_policy, load_chosen
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 

@@ -35,7 +35,7 @@ class DQNConfig:
     reward_scale: float = 1.0
     """Factor on the rewards during training (published run: 1, whatever the size of the reward)."""
     double_q: bool = False
-    """Double Q-learning (van Hasselt et al. 2016): the network selects the next action, the target network values it."""
+    """Double Q-learning (van Hasselt et al. 2016): the network selects the next action, the target values it."""
     disagreement_penalty: float = 0.0
     """Subtracted from the scaled reward per unit of disagreement among the members of a model environment."""
     cooldown: float = 0.0

@@ -69,13 +69,14 @@ class LearnConfig:
     episodes: int = 300
     """Training episodes."""
     rollout_length: int | None = None
-    """Imagined episodes start anywhere along the real ones of the data and are truncated after this many decisions, and the
-    replay buffer also holds the real transitions. None imagines whole episodes from the start states."""
+    """Imagined episodes start anywhere along the real ones of the data and are truncated after this many decisions, and
+    the replay buffer also holds the real transitions. None imagines whole episodes from the start states."""
     obs_margin: float | None = 0.5
     """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it; None
     does not clip."""
     sample_intervals: bool = True
-    """Draw imagined intervals from the distribution that the models' timers predict, rather than take the most likely."""
+    """Draw imagined intervals from the distribution that the models' timers predict, rather than take the most
+    likely."""
     validate_every: int = 4000
     """Decisions between two validations."""
     dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
@@ -117,7 +118,8 @@ class DynaConfig:
     obs_margin: float = 0.2
     """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it."""
     sample_intervals: bool = True
-    """Draw imagined intervals from the distribution that the models' timers predict, rather than take the most likely."""
+    """Draw imagined intervals from the distribution that the models' timers predict, rather than take the most
+    likely."""
     exploration: float = 0.1
     """Fraction of random actions in real episodes."""
     dqn: DQNConfig = dataclasses.field(
@@ -168,8 +170,8 @@ class MPCConfig:
     max_fit_iterations: int = 1000
     """Iterations of one fit, unless early stopping ends it before."""
     relative_obs: bool = True
-    """Agent and model see the change of relative variables (the robots' x) since the last decision, not their value; the
-    paper's see the value."""
+    """Agent and model see the change of relative variables (the robots' x) since the last decision, not their value;
+    the paper's see the value."""
     test_episodes: int = 10
     """Test episodes of each seed."""
     setting: str = "ours"
@@ -197,8 +199,8 @@ class ScheduleConfig:
     budgets: tuple[int, ...] = ()
     """Decisions in an episode: a schedule for each."""
     candidates: tuple[float, ...] = ()
-    """Intervals to choose among, ascending; those of the environment by default. With --continuous, the shortest and the
-    longest."""
+    """Intervals to choose among, ascending; those of the environment by default. With --continuous, the shortest and
+    the longest."""
     continuous: bool = False
     """Choose among all intervals between the shortest and the longest."""
     quantile: float | None = None
@@ -249,7 +251,7 @@ class RunConfig:
     model_free_episodes: int | None = None
     """Real training episodes of the model-free policy; by default as many as the other policy has seen, 0 for none."""
     schedule_episodes: int = 300
-    """Training episodes in imagination under the schedule that the policy chooses itself; 0 chooses no decision times."""
+    """Training episodes in imagination for the policy at chosen decision times; 0 chooses no decision times."""
     schedule_refits: int = 0
     """How often real episodes are collected at the chosen times and the models refitted (after Dyna rounds only)."""
     prices: tuple[float, ...] = (0.0,)
@@ -271,8 +273,8 @@ class RunConfig:
     env_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the environment that differ from its setting."""
     paper: bool = False
-    """The paper's protocol: 1000 random episodes, one model, raw rewards, no bounds in imagination, most likely intervals
-    (hours)."""
+    """The paper's protocol: 1000 random episodes, one model, raw rewards, no bounds in imagination, most likely
+    intervals (hours)."""
 
     def __post_init__(self) -> None:
         check_model(self.model)

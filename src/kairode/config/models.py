@@ -30,8 +30,8 @@ class ModelConfig:
     timer_hidden: int = 20
     """Tanh units of the interval timer."""
     solver: str = SOLVER
-    """ODE solver: midpoint:2 (steps per interval; also heun, ralston, bosh3, rk4, tsit5), rk4:0.5t (steps of at most half a
-    tick), dopri5 or dopri5:RTOL,ATOL,MAX_STEPS."""
+    """ODE solver: midpoint:2 (steps per interval; also heun, ralston, bosh3, rk4, tsit5), rk4:0.5t (steps of at most
+    half a tick), dopri5 or dopri5:RTOL,ATOL,MAX_STEPS."""
 
     def __post_init__(self) -> None:
         at_least(self, 1, "latent_size", "encoder_hidden", "field_hidden", "timer_hidden")
