@@ -29,7 +29,7 @@ import filelock
 import jax
 import jaxtyping
 import pytest
-from kairode._xla import allow_clearing
+from kairode._xla import allow_clearing, free_programs
 
 # The tower: a whole number is a fine float.
 jaxtyping.install_import_hook("kairode", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kairode.envs import hiv
-from kairode.envs.integrate import _lanes, integrate
+from kairode.envs.integrate import _elementwise, integrate
 
 
 def held(x: jax.Array, v: jax.Array, tau: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -16,7 +16,7 @@ def held(x: jax.Array, v: jax.Array, tau: jax.Array) -> tuple[jax.Array, jax.Arr
     return integrate(lambda y: (y[1], -y[0] - y[0] ** 3), (x, v), tau, lambda y: 2 + 5 * jnp.abs(y[1]))
 
 
-LANES = _lanes(held, interpret=True)
+ELEMENTWISE = _elementwise(held, interpret=True)
 
 
 def values(*shape: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -33,15 +33,15 @@ def close(found: tuple[jax.Array, ...], wanted: tuple[jax.Array, ...]) -> None:
 
 
 def test_one_lane() -> None:
-    close(LANES(*values()), held(*values()))
+    close(ELEMENTWISE(*values()), held(*values()))
 
 
 def test_under_a_vmap() -> None:
     x, v, tau = values(7)
-    close(jax.vmap(LANES)(x, v, tau), jax.vmap(held)(x, v, tau))
+    close(jax.vmap(ELEMENTWISE)(x, v, tau), jax.vmap(held)(x, v, tau))
     # One time for all lanes.
     axes = (0, 0, None)
-    close(jax.vmap(LANES, axes)(x, v, tau[0]), jax.vmap(held, axes)(x, v, tau[0]))
+    close(jax.vmap(ELEMENTWISE, axes)(x, v, tau[0]), jax.vmap(held, axes)(x, v, tau[0]))
 
 
 @pytest.mark.parametrize("axes", [(0, 0, 0), (None, 0, 1), (0, None, None)])
@@ -52,11 +52,11 @@ def test_under_two_vmaps(axes: tuple) -> None:
     arrays = [x if axis is not None else x[0] for x, axis in zip(arrays, axes, strict=True)]
     if axes[2] is None:
         arrays[2] = arrays[2][0]
-    both = [jax.jit(jax.vmap(jax.vmap(one, inner), axes))(*arrays) for one in (LANES, held)]
+    both = [jax.jit(jax.vmap(jax.vmap(one, inner), axes))(*arrays) for one in (ELEMENTWISE, held)]
     close(*both)
 
 
-def test_patients_as_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elementwise_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator that is run so on a GPU, under the two vmaps of agents and patients."""
     env, keys = hiv.HIV(), jax.random.split(jax.random.key(0), 2)
     states = jnp.array(hiv.UNHEALTHY)[None, None] * jnp.array([[0.5, 1.0, 2.0], [0.9, 1.1, 1.5]])[..., None]
@@ -67,6 +67,6 @@ def test_patients_as_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
         return jax.jit(jax.vmap(one))(states, actions, taus)
 
     plain = after()
-    monkeypatch.setattr(hiv, "one_loop", partial(_lanes, interpret=True))
+    monkeypatch.setattr(hiv, "one_loop", partial(_elementwise, interpret=True))
     np.testing.assert_allclose(after(), plain, rtol=1e-4)
     assert (np.abs(np.asarray(plain) / np.asarray(states) - 1) > 1e-3).any(-1).all()

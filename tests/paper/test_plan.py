@@ -19,7 +19,6 @@ from kairode.paper.run_work import gather_table1, run_work_item
 from kairode.report.plan import approximate_time, estimated_seconds, pending_sentence
 from kairode.report.results import FIGURES as DRAWN
 from kairode.runs.folder import RunFolder
-from kairode.runs.record import plain
 
 PUBLISHED = Path(__file__).parents[2] / "results"
 
@@ -102,7 +101,7 @@ def test_a_record_must_be_of_the_same_config(tmp_path) -> None:
     assert work.done
     # the solver of a model without an ODE makes no difference
     fit = work_item("fits/gridworld-rnn-0", scope)
-    sizes = {**plain(fit.config)["sizes"], "solver": "bosh3:1"}
+    sizes = {**to_dict(fit.config)["sizes"], "solver": "bosh3:1"}
     put(fit, sizes=sizes)
     assert fit.done
     fit = work_item("fits/gridworld-latent-ode-0", scope)

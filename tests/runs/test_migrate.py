@@ -100,7 +100,7 @@ def old_and_new(old: Any, new: Any) -> list[tuple[dict[str, Any], dict[str, Any]
     return []
 
 
-@pytest.mark.parametrize("name", set(PUBLISHED) - {"table1", "runs"})
+@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - {"table1", "runs"}))
 def test_results_of_old_records(name: str) -> None:
     old = load(OLD / f"{name}.json")
     assert "format" not in old

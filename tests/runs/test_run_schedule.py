@@ -285,7 +285,7 @@ def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
     )
     assert figures("--refits", "2")["real_episodes"] == 16
     assert figures("--refits", "0")["real_episodes"] == 12
-    assert len(chosen_of(place)[0].data) == 12, "what was chosen last"
+    assert len(load_chosen(place)[0].data) == 12, "what was chosen last"
 
     # At once they are the same; those of other candidates are others.
     shutil.copytree(place, tmp_path / "other")
