@@ -180,7 +180,7 @@ def test_actions_outside_their_space(name: str) -> None:
 def test_values_that_are_no_numbers() -> None:
     # An integration too coarse for the stiff system goes wrong, and is told as such.
     env = kairode.make("hiv", steps_per_day=2.0, steps_per_virus=0.0)
-    with pytest.raises(KairodeError, match=r"'hiv' showed a value that is no number: episode \d+, decision \d+"):
+    with pytest.raises(KairodeError, match=r"'hiv' returned a value that is not finite: episode \d+, decision \d+"):
         kairode.collect(env, episodes=20)
 
 

@@ -134,7 +134,7 @@ def test_files_that_are_no_tables(rows, tmp_path) -> None:
     whole = path.read_bytes()
     for cut in (len(whole) - 1, len(whole) // 2, 10):
         path.write_bytes(whole[:cut])
-        with pytest.raises(KairodeError, match=r"visits.parquet is not a valid Parquet file: it is cut off"):
+        with pytest.raises(KairodeError, match=r"visits.parquet is not a valid Parquet file: it is truncated"):
             kairode.read(path)
     damaged = bytearray(whole)
     damaged[20:400] = bytes(380)

@@ -188,7 +188,7 @@ def test_many_at_once_in_blocks() -> None:
         ("kairode/HIV-v0", 1.5, "must be an integer"),
         ("kairode/Hopper-v0", np.array([0.0, 0.0, 1.5]), r"'foot' of 'hopper' must be within \[-1, 1\], got 1.5"),
         ("kairode/Hopper-v0", np.array([0.0, np.nan, 0.0]), r"'leg' of 'hopper' must be within \[-1, 1\], got nan"),
-        ("kairode/Hopper-v0", np.zeros(2), "has 3 numbers"),
+        ("kairode/Hopper-v0", np.zeros(2), "must have 3 numbers"),
     ],
 )
 def test_bad_actions(gym_id: str, action, message: str) -> None:
@@ -280,7 +280,7 @@ def test_seeds_of_the_many() -> None:
 def test_other_bad_input() -> None:
     with pytest.raises(KairodeError, match=r"integer number of frames, got 2.5"):
         gymnasium.make("kairode/Hopper-v0", interval=2.5)
-    with pytest.raises(KairodeError, match="give 'own', an interval in days"):
+    with pytest.raises(KairodeError, match="use 'own', an interval in days"):
         gymnasium.make("kairode/HIV-v0", interval="weekly")
     with pytest.raises(KairodeError, match=r"unknown field 'horizn'.*Did you mean 'horizon'"):
         gymnasium.make("kairode/HIV-v0", horizn=5)

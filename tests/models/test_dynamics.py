@@ -170,11 +170,11 @@ def test_data_of_something_else(episodes: Trajectory) -> None:
     """Other observations, other actions: one sentence, no broadcasting."""
     model = model_of("rnn", episodes)
     partial = kairode.collect(kairode.make("hiv-partial", max_decisions=4), episodes=2, seed=0)
-    with pytest.raises(KairodeError, match=r"the model knows 6 observations .* have 4"):
+    with pytest.raises(KairodeError, match=r"the model has 6 observations .* has 4"):
         predict(model, partial)
     grid = kairode.collect(kairode.make("gridworld"), episodes=2, seed=0)
     same_names = dataclasses.replace(grid, spec=dataclasses.replace(grid.spec, observations=model.spec.observations))
-    with pytest.raises(KairodeError, match="the model knows 4 actions"):
+    with pytest.raises(KairodeError, match="the model has 4 actions"):
         predict(model, same_names)
 
 

@@ -139,7 +139,7 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
     said, _ = driver.communicate(timeout=30)
     if how == signal.SIGTERM:
         assert driver.returncode == 130
-        assert "interrupted with 2 to do" in said
+        assert "interrupted with 2 items unfinished" in said
     for work in units:
         until(lambda work=work: _free(work))  # where the driver is gone, its processes end as well
         assert not work.done

@@ -247,7 +247,7 @@ def test_time_is_counted_as_the_model_was_fitted() -> None:
 @pytest.mark.parametrize(
     ("models", "env", "options", "message"),
     [
-        (three, kairode.make("hiv"), {}, "the model knows 2 observations"),
+        (three, kairode.make("hiv"), {}, "the model has 2 observations"),
         (three, ENV.task, {}, "a task does not define initial states"),
         (lambda: [small(), small("dt-rnn")], ENV, {}, "must have the same kind"),
         (lambda: [small(timer="classes", timer_hidden=n) for n in (3, 4)], ENV, {}, "must have the same kind and size"),

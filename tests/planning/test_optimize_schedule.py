@@ -696,7 +696,7 @@ def test_when_models_are_calibrated(walk: Any) -> None:
             schedule: Any = optimize_schedule(models, policy, env, **options)
             assert (schedule.lookahead.models.correction is not None) == wanted
     assert isinstance(optimize_schedule(env, policy, env, data=data).lookahead, TrueLookahead)
-    with pytest.raises(KairodeError, match=r"give data="):
+    with pytest.raises(KairodeError, match=r"pass data="):
         optimize_schedule(model, policy, env, calibrate=True)
 
 

@@ -68,4 +68,4 @@ def test_report_of_several_runs(typed, runs, tmp_path) -> None:
     assert "best constant" in out
     assert json.loads(path.read_text())["kind"] == "runs"
     code, _, err = typed("report", str(runs[0]), "--record", str(path))
-    assert (code, err) == (2, "error: --record is of several runs, taken together: give two or more of them.\n")
+    assert (code, err) == (2, "error: --record needs two or more runs.\n")

@@ -247,5 +247,5 @@ def test_what_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(KairodeError, match="is damaged"):
         read_record(tmp_path / "record.json")
     (tmp_path / "record.json").write_text("[]")
-    with pytest.raises(KairodeError, match="is no record"):
+    with pytest.raises(KairodeError, match="is not a record"):
         read_record(tmp_path / "record.json")

@@ -94,7 +94,7 @@ def test_a_solver_out_of_steps_says_so(data: Trajectory) -> None:
     spun = eqx.tree_at(lambda m: m.transition.solver, spun, Adaptive(1e-7, 1e-7, max_steps=2))
     with pytest.raises(KairodeError, match="solver needs more than its 2 steps"):
         train(spun, dataclasses.replace(QUICK, iterations=50), data, data, seeds=[0])
-    with pytest.raises(KairodeError, match="more than the 2 steps"):
+    with pytest.raises(KairodeError, match="more than 2 steps"):
         evaluate_model(jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, spun), data)
 
 

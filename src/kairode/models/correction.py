@@ -9,7 +9,7 @@ from kairode.envs.core import Action, Obs, Tau
 
 
 class Correction(eqx.Module):
-    """What is added to a predicted observation: the mean error after the same action and interval."""
+    """Added to a predicted observation: the mean error after the same action and interval."""
 
     taus: Float[Array, "*members k"]
     """Intervals, ascending, in the environment's unit."""

@@ -19,15 +19,15 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import predict
 
 MIN_TRANSITIONS = 10
-"""Of one action and interval: with fewer, the correction is that of its neighbours among the intervals."""
+"""Minimum per action and interval; with fewer, the correction is interpolated between neighbouring intervals."""
 
 
 def calibrate_models(
     models: DynamicsModel | Sequence[DynamicsModel], data: Trajectory
 ) -> DynamicsModel | list[DynamicsModel]:
-    """Models whose predictions are corrected by their mean error after each action and interval of some experience.
+    """Correct the predictions of models by their mean error on the data, for each action and interval.
 
-    For imagination and planning; a model that is fitted further should be one without correction.
+    For imagination and planning; fit the uncorrected model further, not the corrected one.
     """
     if isinstance(models, DynamicsModel):
         return calibrate_model(models, data)
@@ -35,10 +35,10 @@ def calibrate_models(
 
 
 def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
-    """One of them. The errors are one interval ahead, the truth shown at every decision."""
+    """Calibrate one model, by errors of one-step predictions with teacher forcing."""
     actions = model.spec.actions
     if not isinstance(actions, Discrete):
-        raise KairodeError(f"corrections are by named action; the actions of '{model.spec.name}' are controls.")
+        raise KairodeError(f"calibration needs discrete actions; those of '{model.spec.name}' are continuous.")
     mask, finest = np.asarray(data.mask), model.spec.finest
     residuals = (np.asarray(data.observation)[:, 1:] - predict(model, data, teacher_forcing=True))[mask]
     # The taus of continuous intervals are counted with the nearest finest step.
@@ -53,9 +53,9 @@ def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
 def mean_residuals(
     residuals: Float[np.ndarray, "n obs"], actions: Int[np.ndarray, " n"], steps: Int[np.ndarray, " n"], count: int
 ) -> Float[np.ndarray, "actions k obs"]:
-    """The mean residual of every action and interval, shrunk towards 0 where it may be chance.
+    """Mean residual of every action and interval, shrunk towards 0 if it may be due to chance.
 
-    Intervals with too few transitions get what lies between their neighbours; an action without any gets zeros.
+    Intervals with too few transitions are interpolated; actions without any get zeros.
     """
     every = np.unique(steps)
     table = np.zeros((count, len(every), residuals.shape[1]))

@@ -95,7 +95,7 @@ def optimize_schedule(
     if policy is not None:
         _check_policy(policy, spec)
     if calibrate and data is None:
-        raise KairodeError("calibrate=True compares the models' predictions with real transitions: give data=...")
+        raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
     calibrated = tolerance > 0 if calibrate is None else calibrate
     if calibrated and data is not None and not isinstance(models, Environment):
         models = calibrate_models(models, data)
