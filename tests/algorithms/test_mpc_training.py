@@ -330,7 +330,7 @@ def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path) ->
         (("hopper", "--agent.kind", "ppo"), "ddpg, td3, sac"),
         (("hopper", "--model", "lstm"), "unknown model"),
         (("hiv", "--model", "free"), "unknown model"),
-        (("hopper", "--plan.candidates", "0"), "candidates must be a whole number of at least 1, got 0"),
+        (("hopper", "--plan.candidates", "0"), "candidates must be an integer of at least 1, got 0"),
         (("hopper", "--model", "free", "--plan.noise", "0.3"), "--plan.noise has no effect: without a model"),
         (("hopper", "--model", "rnn", "--sizes.solver", "rk4:2"), "--sizes.solver has no effect"),
         (("pendulum", "--no-relative-obs"), "--no-relative-obs has no effect"),

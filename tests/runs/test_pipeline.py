@@ -88,9 +88,9 @@ def test_a_constant_policy_is_tested_as_itself():
     ("words", "reason"),
     [
         ("run acrobot --prices -1", "price"),
-        ("run acrobot --candidates 1 0.4", "must ascend"),
+        ("run acrobot --candidates 1 0.4", "must be strictly ascending"),
         ("run acrobot --candidates 0.13", "0.13"),
-        ("run gridworld --rounds 1 --episodes 5", "episodes must be a whole number of at least 10, got 5"),
+        ("run gridworld --rounds 1 --episodes 5", "episodes must be an integer of at least 10, got 5"),
         ("run gridworld --rounds 1 --paper", "--rounds 0"),
         ("run acrobot --fit-iterations 0", "fit_iterations must be"),
         ("run gridworld --schedule-refits 1", "add --rounds 5"),

@@ -152,18 +152,18 @@ def test_the_policy_is_learned_with_the_seed_of_the_run(folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"prices": (-1.0,)}, "price per visit must be a number of at least 0, got -1"),
-        ({"prices": (float("nan"),)}, "price per visit"),
-        ({"prices": (float("inf"),)}, "price per visit"),
-        ({"budgets": (0,)}, "whole number of at least 1, got 0"),
-        ({"budgets": (3,)}, "3 visits cannot cover 30 seconds with intervals of at most 7: at least 5"),
-        ({"candidates": (3.0, 1.0)}, "must ascend"),
+        ({"prices": (-1.0,)}, "price must be at least 0, got -1"),
+        ({"prices": (float("nan"),)}, "price must be"),
+        ({"prices": (float("inf"),)}, "price must be"),
+        ({"budgets": (0,)}, "integer of at least 1, got 0"),
+        ({"budgets": (3,)}, "a budget of 3 cannot cover 30 seconds with intervals of at most 7"),
+        ({"candidates": (3.0, 1.0)}, "must be strictly ascending"),
         ({"candidates": (1.5,)}, "multiples of 1 seconds"),
         ({"quantile": 2.0}, "quantile must lie in"),
-        ({"test_episodes": 0}, "test_episodes must be a whole number of at least 1, got 0"),
+        ({"test_episodes": 0}, "test_episodes must be an integer of at least 1, got 0"),
         ({"prices": ()}, "at least one price"),
         ({"tolerance": 1.5}, "tolerance must lie in"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
     ],
 )
 def test_what_cannot_be_chosen(options, reason):
