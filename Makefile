@@ -13,12 +13,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	&& { echo $$p; break; }; done)
 
 help:
-	@echo "make run     the whole story on HIV in minutes: experience, models, a policy, visit times, a page"
+	@echo "make run     the main job on HIV in minutes: data, models, a policy, visit times, a page"
 	@echo "make test    the tests           make slow    those that take long"
-	@echo "make lint    ruff and mypy        make format  let ruff mend what it can"
+	@echo "make lint    ruff and mypy        make format  apply ruff's fixes"
 	@echo "make report  the tables and figures of docs/results.md, from the records in results/"
 	@echo "make bench   speed beside NumPy and scipy, in one run"
-	@echo "make lock    resolve the versions anew into requirements.lock"
+	@echo "make lock    resolve the versions again into requirements.lock"
 	@echo "make clean   remove .venv and caches"
 
 $(READY): requirements.lock pyproject.toml
@@ -42,6 +42,7 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/undefined.py
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .
