@@ -140,7 +140,7 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
         study, rollout_length=2, real_transitions=True, latent_policy=False, model_env={"resample_member": True}
     )
     env = make("gridworld", setting="paper")
-    batches, [validation_env] = studies.build_rooms(study, env, tmp_path)
+    batches, [validation_env] = studies.build_batches(study, env, tmp_path)
     assert one(batches[0].env, 0).size == 2
     assert one(validation_env, 0).size == 1
     assert not batches[0].env.sample_intervals  # as in the paper, though the study says nothing of it
