@@ -45,8 +45,8 @@ def test_a_line_as_a_stage_begins_one_a_minute_and_one_as_it_ends() -> None:
         clock.now += 20
     assert stream.getvalue().splitlines() == [
         "fitting: started",
-        "fitting: 1,200 of 3,000, 1 min 0 s, about 1 min 30 s left; validation 0.4, 20 a second",
-        "fitting: 2,400 of 3,000, 2 min 0 s, about 30 s left; validation 0.4, 20 a second",
+        "fitting: 1,200 of 3,000, 1 min 0 s, about 1 min 30 s left; validation 0.4, 20 per second",
+        "fitting: 2,400 of 3,000, 2 min 0 s, about 30 s left; validation 0.4, 20 per second",
         "fitting: finished after 2 min 30 s; validation 0.4",
         "evaluating on 100 episodes: started",
     ]
@@ -179,7 +179,7 @@ def test_a_wide_terminal_shows_the_figures() -> None:
         clock.now += 2.0
         bars(event("fitting", 50, 100, validation=0.25, kl=0.0, state=math.nan))
         line = shown(bars, stream)
-        assert line.endswith("validation 0.25, 25 a second")
+        assert line.endswith("validation 0.25, 25 per second")
         bars.note("writing a checkpoint")
         assert "writing a checkpoint, valid" in shown(bars, stream)
         stream.truncate(0)
