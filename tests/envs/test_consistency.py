@@ -104,7 +104,7 @@ def test_where_it_is_tried() -> None:
     for call in (
         lambda: kairode.evaluate(env, accrue=True, episodes=2),
         lambda: kairode.learn(None, env, accrue=True, episodes=1),
-        lambda: kairode.optimize_schedule(env, None, env),
+        lambda: kairode.schedule_for_learning(env, env),
         lambda: AccruedRewards.of(env, 12.0),
     ):
         with pytest.raises(KairodeError, match="does not equal two of 6"):

@@ -37,6 +37,7 @@ from kairode.planning.optimize_schedule import (
     PenaltySweep,
     check_candidates,
     optimize_schedule,
+    schedule_for_learning,
     sweep_penalties,
     trial_env,
 )
@@ -444,9 +445,7 @@ def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     chosen_at = [np.flatnonzero(tried.prices == tried.at_price(price))[0] for price in np.logspace(-4, 3, 30)]
     assert (np.diff(tried.weighed[chosen_at]) <= 0).all()
     assert len(set(chosen_at)) > 3
-    obs_bounds = sweep_penalties(
-        optimize_schedule(env, None, env, tolerance=0, budget=12).with_q(policy.q), policy, env
-    )
+    obs_bounds = sweep_penalties(schedule_for_learning(env, env, budget=12).with_q(policy.q), policy, env)
     assert obs_bounds.visits.max() <= 12 < tried.visits.max()
     assert obs_bounds.returns.max() > np.median(obs_bounds.returns)
     # By hand, at one of them, decision by decision.
@@ -731,7 +730,7 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
         kairode.learn(
             None,
             env,
-            schedule=optimize_schedule(env, None, env, tolerance=0, price=price),
+            schedule=schedule_for_learning(env, env, price=price),
             episodes=60,
             cooldown=0.3,
             **options,
@@ -778,7 +777,7 @@ def test_refused_without_what_it_needs() -> None:
     assert isinstance(schedule.lookahead, ModelLookahead)
     with pytest.raises(KairodeError, match=r"use it with kairode\.evaluate"):
         schedule.worths(decision(np.zeros(6), 0), key=KEY)
-    unlearned = optimize_schedule(env, None, env)
+    unlearned = schedule_for_learning(env, env)
     assert isinstance(unlearned.lookahead, TrueLookahead)
     with pytest.raises(KairodeError, match="no policy yet"):
         kairode.collect(env, lambda obs, key: jnp.array(0), episodes=1, schedule=unlearned)

@@ -41,7 +41,7 @@ NEAR = 0.2
 
 def optimize_schedule(
     models: DynamicsModel | Sequence[DynamicsModel] | Environment,
-    policy: QPolicy | None,
+    policy: QPolicy,
     env: Environment | Task,
     *,
     price: float = 0.0,
@@ -62,7 +62,7 @@ def optimize_schedule(
     Args:
         models: a fitted model, or several of one kind whose mean is used; or the environment itself, for the schedule
             of the true dynamics.
-        policy: policy whose values are used; None for a schedule to learn a policy under (algorithm 1).
+        policy: the policy whose values are used (while it is still being learned: `schedule_for_learning`).
         env: the system or its task. A budget needs the system, or `data`, for the initial states.
         price: cost of a decision, in units of reward. Its effect is simulated in the models (or in the system, if that
             is passed in their place). With a task alone there is nothing to simulate, and each interval is valued as if
@@ -83,17 +83,11 @@ def optimize_schedule(
             are data and a tolerance.
         tried: an earlier `sweep_penalties` for the same models, policy and budget, to be reused.
     """
-    task = env.task if isinstance(env, Environment) else env
-    if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
-    for system in (models, env):
-        if isinstance(system, Environment):
-            check_course(system)
+    task = _check_systems(models, env)
     spec = task.spec
     candidates = check_candidates(taus, spec, continuous)
     check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)
-    if policy is not None:
-        _check_policy(policy, spec)
+    _check_policy(policy, spec)
     if calibrate and data is None:
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
     calibrated = tolerance > 0 if calibrate is None else calibrate
@@ -101,11 +95,11 @@ def optimize_schedule(
         models = calibrate_models(models, data)
     schedule = OptimizedSchedule(
         _lookahead(models, task, data),
-        None if policy is None else policy.q,
-        IdentityEncoder() if policy is None else policy.encoder,
+        policy.q,
+        policy.encoder,
         task,
         candidates,
-        scale=1.0 if policy is None else policy.scale,
+        scale=policy.scale,
         price=jnp.asarray(price, jnp.float32),
         visit_penalty=jnp.zeros(()),
         budget=None if budget is None else jnp.asarray(budget, jnp.int32),
@@ -113,7 +107,7 @@ def optimize_schedule(
         continuous=continuous,
         tolerance=float(tolerance),
     )
-    if policy is None or not (price or budget):
+    if not (price or budget):
         return schedule
     if tried is None and isinstance(env, Task) and data is None:
         if budget is not None:
@@ -123,6 +117,46 @@ def optimize_schedule(
         tried = sweep_penalties(schedule, policy, trial_env(models, env, data))
     visit_penalty = tried.at_price(price, errors=1.0 if tolerance and price else 0.0)
     return dataclasses.replace(schedule, visit_penalty=jnp.asarray(visit_penalty, jnp.float32))
+
+
+def schedule_for_learning(
+    models: DynamicsModel | Sequence[DynamicsModel] | Environment,
+    env: Environment | Task,
+    *,
+    price: float = 0.0,
+    budget: int | None = None,
+    taus: Sequence[float] | None = None,
+    data: Trajectory | None = None,
+) -> OptimizedSchedule:
+    """A schedule chosen by the values of the policy that is being learned under it (the paper's algorithm 1).
+
+    For `kairode.learn(models, env, schedule=..)`; the arguments are those of `optimize_schedule`. Intervals are those
+    of the paper's equation, without a tolerance; the price is subtracted from the rewards while learning.
+    """
+    task = _check_systems(models, env)
+    candidates = check_candidates(taus, task.spec)
+    check_limits(task.spec, candidates[-1], price=price, budget=budget)
+    return OptimizedSchedule(
+        _lookahead(models, task, data),
+        None,
+        IdentityEncoder(),
+        task,
+        candidates,
+        price=jnp.asarray(price, jnp.float32),
+        visit_penalty=jnp.zeros(()),
+        budget=None if budget is None else jnp.asarray(budget, jnp.int32),
+    )
+
+
+def _check_systems(models: Any, env: Any) -> Task:
+    """The task, if there is one; systems must give courses that agree with their transitions."""
+    task = env.task if isinstance(env, Environment) else env
+    if not isinstance(task, Task):
+        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
+    for system in (models, env):
+        if isinstance(system, Environment):
+            check_course(system)
+    return task
 
 
 def _check_policy(policy: Any, spec: Spec) -> None:
@@ -311,18 +345,3 @@ def _outcome(
     gamma = jnp.where(taus > 0, spec.discount ** (starts / spec.tick), 0.0)
     returns, weighed = (gamma * found.records.reward).sum(0), gamma.sum(0)
     return returns.mean(), found.length.mean(), weighed.mean(), returns, weighed
-
-
-def schedule_for_learning(
-    models: DynamicsModel | Sequence[DynamicsModel] | Environment,
-    env: Environment | Task,
-    *,
-    price: float = 0.0,
-    taus: Sequence[float] | None = None,
-    data: Trajectory | None = None,
-) -> OptimizedSchedule:
-    """A schedule chosen by the values of the policy that is being learned under it (the paper's algorithm 1).
-
-    For `kairode.learn(models, env, schedule=..)`; the arguments are those of `optimize_schedule`.
-    """
-    return optimize_schedule(models, None, env, price=price, taus=taus, tolerance=0.0, data=data)
