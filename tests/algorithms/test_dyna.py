@@ -84,7 +84,7 @@ def test_rounds_on_a_system_of_ones_own(tmp_path) -> None:
 
     more = kairode.train_dyna(env, rounds=2, folder=tmp_path / "dyna", **SMALL)
     assert more.rounds[:2] == made.rounds, "it continued"
-    with pytest.raises(KairodeError, match=r"another run .config.env_fields.noise is 0.0 there and 0.9 here"):
+    with pytest.raises(KairodeError, match=r"another run .system.settings.noise is 0.0 there and 0.9 here"):
         kairode.train_dyna(Mine(noise=0.9, horizon=20.0), rounds=2, folder=tmp_path / "dyna", **SMALL)
     fresh = kairode.train_dyna(env, rounds=2, **SMALL)
     assert fresh.rounds == more.rounds

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
     return {"format": FORMAT, **fields, "units": units}
 
 
-def spec_identity(spec: Spec) -> dict[str, str]:
-    """JSON text that identifies a system: all fields but its descriptions."""
-    return {name: str(value) for name, value in spec_to_dict(spec).items() if name not in DESCRIPTIONS}
+def spec_identity(spec: Spec) -> dict[str, Any]:
+    """What tells one system from another, as plain JSON: everything but its description."""
+    kept = {name: value for name, value in spec_to_dict(spec).items() if name not in DESCRIPTIONS}
+    return json.loads(json.dumps(kept, default=str))
 
 
 def spec_from_dict(given: dict[str, Any]) -> Spec:
