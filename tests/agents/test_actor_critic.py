@@ -231,7 +231,7 @@ def test_controls_and_actions_are_inverse() -> None:
     spec = kairode.make("pendulum").task.spec
     np.testing.assert_allclose(controls(spec, np.array([[-1.0], [0.5]])), [[-2.0], [1.0]])
     np.testing.assert_allclose(actions(spec, np.array([[-2.0], [1.0]])), [[-1.0], [0.5]])
-    with pytest.raises(KairodeError, match="names"):
+    with pytest.raises(KairodeError, match="discrete"):
         controls(kairode.make("hiv").task.spec, np.zeros((1, 1)))
 
 
