@@ -108,7 +108,7 @@ def test_what_it_refuses(tmp_path) -> None:
         with pytest.raises(KairodeError):
             kairode.train_dyna("gridworld", folder=tmp_path / "wrong", **options)
     assert not (tmp_path / "wrong").exists()
-    with pytest.raises(KairodeError, match="controls"):
+    with pytest.raises(KairodeError, match="continuous"):
         kairode.train_dyna("pendulum")
 
 

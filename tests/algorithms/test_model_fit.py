@@ -240,7 +240,7 @@ def test_fit_from_python(tmp_path) -> None:
         kairode.fit("rnn", data, **{**options, "seed": 1})
     with pytest.raises(KairodeError, match=r"checkpoint of another run .digest is "):
         kairode.fit("rnn", data[:18], **options)
-    with pytest.raises(KairodeError, match="one episode cannot be split"):
+    with pytest.raises(KairodeError, match="single episode cannot be split"):
         kairode.fit("rnn", data[:1])
 
 
