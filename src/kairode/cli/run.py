@@ -115,7 +115,7 @@ def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
         page = write_run_page(folder)
     if not quiet:
         print_run(record)
-        print(f"Page: {page}")
+        print(f"Report: {page}")
 
 
 def default_folder(config: RunConfig | MPCConfig) -> Path:
@@ -152,4 +152,4 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
         print_control(record, env.task.spec)
         print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
         print(f"Evaluate it again: kairode evaluate {folder} --episodes 20")
-        print(f"Page: {page}")
+        print(f"Report: {page}")
