@@ -33,6 +33,7 @@ GROUND = {
     "callbacks",
     "errors",
     "files",
+    "loggers",
     "result",
     "seeds",
     "stats",

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from kairode.callbacks import Progress, counter
 from kairode.errors import KairodeError
+from kairode.loggers import tensorboard_callback
 from kairode.report.progress import Bars, Lines, Silent, display, duration
-from kairode.report.tensorboard import tensorboard_callback
 
 
 class Clock:

@@ -60,10 +60,10 @@ def _check_file(config: FitConfig, default: FitConfig) -> None:
 def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) -> None:
     from kairode.callbacks import Progress, combined
     from kairode.envs import make
+    from kairode.loggers import tensorboard_callback
     from kairode.report.course import draw_course
     from kairode.report.fits import print_fit
     from kairode.report.progress import display
-    from kairode.report.tensorboard import tensorboard_callback
     from kairode.runs.course import course
     from kairode.runs.fit import run_fit
 

@@ -1,4 +1,4 @@
-"""A callback that writes metrics for TensorBoard."""
+"""Callbacks that write metrics elsewhere: TensorBoard."""
 
 import contextlib
 from collections.abc import Iterator
