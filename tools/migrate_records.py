@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, RunConfig, ScheduleConfig
+from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, ScheduleConfig
 from kairode.config.commands import command_of, command_of_schedule
+from kairode.config.run import RunConfig
 from kairode.config.serialize import from_dict
 from kairode.files import load_json, save_json
 from kairode.runs.record import read_record

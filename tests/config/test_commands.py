@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from kairode import cli
 from kairode.cli import dyna, fit, run
 from kairode.config.agents import ActorCriticConfig, DQNConfig
-from kairode.config.algorithms import FitConfig, LearnConfig, RunConfig, ScheduleConfig
+from kairode.config.algorithms import FitConfig, LearnConfig, ScheduleConfig
 from kairode.config.commands import command_of, command_of_schedule
 from kairode.config.models import ModelConfig
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import AGENTS, dyna_preset, fit_preset, learn_preset, mpc_preset, run_preset
+from kairode.config.run import RunConfig
 from kairode.config.serialize import from_dict, to_dict
 from kairode.config.training import LossWeights, TrainingConfig
 from kairode.envs.zoo import ENVIRONMENTS

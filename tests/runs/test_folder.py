@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kairode._version import __version__
-from kairode.config.algorithms import DynaConfig, RunConfig
+from kairode.config.algorithms import DynaConfig
+from kairode.config.run import RunConfig
 from kairode.errors import KairodeError, Stopped
 from kairode.runs import migrate
 from kairode.runs.folder import Artefact, RunFolder

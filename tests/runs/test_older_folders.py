@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import kairode
-from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, RunConfig
+from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.config.commands import command_of
+from kairode.config.run import RunConfig
 from kairode.runs.folder import RunFolder
 
 OLD_RUN: dict[str, Any] = {

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kairode.config.algorithms import RunConfig
+from kairode.config.run import RunConfig
 from kairode.errors import KairodeError
 from kairode.files import save_json
 from kairode.runs.pipeline import run_pipeline

@@ -11,7 +11,8 @@ import pytest
 import kairode
 from kairode.algorithms.schedule import intervals_by_regime
 from kairode.config.agents import DQNConfig
-from kairode.config.algorithms import RunConfig, ScheduleConfig
+from kairode.config.algorithms import ScheduleConfig
+from kairode.config.run import RunConfig
 from kairode.data.policy import Constant
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.files import save_json

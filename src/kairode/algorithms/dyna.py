@@ -25,7 +25,7 @@ from kairode.agents.train_step import TrainingBatch, TrainState, init_train_stat
 from kairode.algorithms.fit import new_models
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import DynaConfig, FitConfig
-from kairode.config.options import field_names, with_options
+from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import dyna_preset, fit_preset
 from kairode.data import Trajectory, collect, read, write
 from kairode.data.describe import spec_identity

@@ -12,8 +12,8 @@ import numpy as np
 
 from kairode.callbacks import Callback, Progress, counter, no_callback
 from kairode.config.algorithms import FitConfig
+from kairode.config.keywords import field_names, with_options
 from kairode.config.models import check_model
-from kairode.config.options import field_names, with_options
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
 from kairode.envs import make

@@ -19,7 +19,7 @@ from kairode.algorithms.fit import digest
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
-from kairode.config.options import field_names, with_options
+from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import learn_preset
 from kairode.data import Trajectory
 from kairode.envs import make

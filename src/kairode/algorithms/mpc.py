@@ -13,7 +13,7 @@ from kairode.algorithms.mpc_agent import FinishedEpisode
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import MODEL_FREE, MPCConfig
-from kairode.config.options import field_names, with_options
+from kairode.config.keywords import field_names, with_options
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import mpc_preset
 from kairode.data.describe import spec_identity

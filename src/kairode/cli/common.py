@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
-from kairode.config.fields import parse_fields
+from kairode.config.env_fields import parse_fields
 from kairode.errors import KairodeError
 
 T = TypeVar("T")

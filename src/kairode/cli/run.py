@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kairode.cli.common import Command, Quiet, config_class, first_word, parsed_default, plain_config, with_fields
-from kairode.config.algorithms import MPCConfig, RunConfig
+from kairode.config.algorithms import MPCConfig
 from kairode.config.presets import mpc_preset, run_preset
+from kairode.config.run import RunConfig
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
 """Environments with controls; all others have named actions."""

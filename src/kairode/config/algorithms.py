@@ -6,7 +6,7 @@ from typing import Any
 from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.checks import at_least, not_negative, unit_interval
 from kairode.config.models import ModelConfig, check_model
-from kairode.config.planning import TOLERANCE, PlanConfig
+from kairode.config.planning import PlanConfig
 from kairode.config.training import TrainingConfig
 from kairode.errors import KairodeError
 
@@ -228,68 +228,3 @@ class ScheduleConfig:
             raise KairodeError("refits improve the models, and with oracle they choose nothing: leave one of them out.")
         if not (self.prices or self.budgets):
             raise KairodeError("give at least one price (0 for none) or budget.")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """The main job on a system with named actions."""
-
-    env: str = "hiv"
-    """Name of the environment."""
-    model: str = "latent-ode"
-    """Name of the dynamics model."""
-    episodes: int = 1000
-    """Real episodes with random actions."""
-    rounds: int = 0
-    """Dyna rounds: the policy collects more episodes, the models are refitted, the policy learns on."""
-    episodes_per_round: int = 5
-    """Real episodes with the current policy, in each Dyna round."""
-    fit_iterations: int = 12_000
-    """Iterations of fitting (half as many in later Dyna rounds)."""
-    ensemble_size: int = 3
-    """Models. Without Dyna rounds, from three on, the last one validates the policy learned in the others."""
-    model_free_episodes: int | None = None
-    """Real training episodes of the model-free policy; by default as many as the other policy has seen, 0 for none."""
-    schedule_episodes: int = 300
-    """Training episodes in imagination for the policy at chosen decision times; 0 chooses no decision times."""
-    schedule_refits: int = 0
-    """How often real episodes are collected at the chosen times and the models refitted (after Dyna rounds only)."""
-    prices: tuple[float, ...] = (0.0,)
-    """Price of a decision, in the unit of the reward: a schedule for each."""
-    candidates: tuple[float, ...] = ()
-    """Intervals to choose among, ascending; by default all of the environment's own."""
-    tolerance: float = TOLERANCE
-    """Fraction of the rewards that may be given up for fewer decisions; 0 for the best interval."""
-    latent_policy: bool = False
-    """Condition the policy on the latent state of the first model, too."""
-    schedule: float | None = None
-    """Learn and test with this fixed interval rather than the environment's own schedule."""
-    learn: LearnConfig = dataclasses.field(default_factory=LearnConfig)
-    """Learning in imagination (in each Dyna round)."""
-    seed: int = 0
-    """Seed of everything random."""
-    setting: str = "ours"
-    """Setting of the environment: ours, or paper for the runs behind the paper's numbers."""
-    env_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of the environment that differ from its setting."""
-    paper: bool = False
-    """The paper's protocol: 1000 random episodes, one model, raw rewards, no bounds in imagination, most likely
-    intervals (hours)."""
-
-    def __post_init__(self) -> None:
-        check_model(self.model)
-        at_least(self, 1, "episodes", "episodes_per_round", "fit_iterations", "ensemble_size")
-        at_least(self, 0, "rounds", "model_free_episodes", "schedule_episodes", "schedule_refits", "seed")
-        unit_interval(self, "tolerance")
-        if self.schedule_refits and not self.rounds:
-            raise KairodeError("--schedule-refits continues from Dyna rounds: add --rounds 5.")
-        if self.schedule_refits and not self.schedule_episodes:
-            raise KairodeError(
-                "--schedule-refits needs chosen decision times, and --schedule-episodes 0 chooses none: leave one out."
-            )
-        if not self.rounds:
-            return
-        for name in ("latent_policy", "schedule", "paper"):
-            if getattr(self, name) not in (None, False):
-                raise KairodeError(f"--{name.replace('_', '-')} works without Dyna rounds only: add --rounds 0.")
-        at_least(self, 10, "episodes")

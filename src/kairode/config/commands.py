@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, RunConfig, ScheduleConfig
-from kairode.config.command import command_line, command_text, value_words
+from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, ScheduleConfig
+from kairode.config.command_line import command_line, command_text, value_words
 from kairode.config.presets import dyna_preset, fit_preset, mpc_preset, run_preset
+from kairode.config.run import RunConfig
 
 RUN_MODES = ("rounds", "latent_policy", "schedule", "paper")
 """Options of `kairode run` that the defaults of the others depend on."""

@@ -7,9 +7,10 @@ import dataclasses
 from typing import Any
 
 from kairode.config.agents import ActorCriticConfig, DQNConfig
-from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig, RunConfig
+from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig
 from kairode.config.models import ModelConfig
 from kairode.config.planning import TOLERANCE, PlanConfig
+from kairode.config.run import RunConfig
 from kairode.config.training import LossWeights, TrainingConfig
 
 _KNOWN_INTERVALS = LossWeights(timer=0.0)

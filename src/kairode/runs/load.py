@@ -6,8 +6,9 @@ from typing import Any
 
 from kairode.agents.policy_files import describe_policy
 from kairode.algorithms.dyna import DynaState, read_state
-from kairode.config.algorithms import DynaConfig, RunConfig
+from kairode.config.algorithms import DynaConfig
 from kairode.config.presets import dyna_of_run
+from kairode.config.run import RunConfig
 from kairode.data import Trajectory, read
 from kairode.envs import make
 from kairode.envs.core import Environment

@@ -18,9 +18,10 @@ from kairode.algorithms.learn import LearnResult, learn_policy
 from kairode.algorithms.schedule import split_ensemble
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
-from kairode.config.algorithms import FitConfig, RunConfig, ScheduleConfig
+from kairode.config.algorithms import FitConfig, ScheduleConfig
 from kairode.config.commands import command_of
 from kairode.config.presets import dyna_of_run, fit_preset, learn_preset
+from kairode.config.run import RunConfig
 from kairode.data import write
 from kairode.data.describe import spec_to_dict
 from kairode.envs import make

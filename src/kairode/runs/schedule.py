@@ -29,10 +29,11 @@ from kairode.algorithms.schedule import (
     schedule_learn_config,
 )
 from kairode.callbacks import Callback, Progress, no_callback
-from kairode.config.algorithms import DynaConfig, RunConfig, ScheduleConfig
+from kairode.config.algorithms import DynaConfig, ScheduleConfig
 from kairode.config.commands import command_of_schedule
 from kairode.config.planning import TOLERANCE
 from kairode.config.presets import run_preset
+from kairode.config.run import RunConfig
 from kairode.config.serialize import from_dict
 from kairode.data import Trajectory, collect, write
 from kairode.data.trajectory import join

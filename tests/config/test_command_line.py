@@ -8,8 +8,8 @@ import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairode.config.command import command_line, command_text
-from kairode.config.fields import Fields, parse_fields
+from kairode.config.command_line import command_line, command_text
+from kairode.config.env_fields import Fields, parse_fields
 from kairode.errors import KairodeError
 
 
