@@ -30,7 +30,7 @@ def test_collect(typed, tmp_path) -> None:
     words = ["collect", "hiv", "--episodes", "5", "--out", str(out_file), "--seed", "3", "--set", "max_decisions=4"]
     code, out, _ = typed(*words)
     assert code == 0
-    assert out == f"5 episodes, 20 decisions of 'hiv': {out_file}.\n"
+    assert out == f"Wrote 5 episodes with 20 decisions of 'hiv' to {out_file}.\n"
     seen = kairode.read(out_file)
     assert seen.decisions == 20
     assert seen.spec.max_decisions == 4

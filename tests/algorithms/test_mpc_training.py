@@ -219,7 +219,7 @@ def test_policies_come_back_from_a_folder(typed, mpc_run, tmp_path: Path) -> Non
     assert [len(entry["return"]) for entry in made["figures"]["curve"]] == [1, 1, 1]
     assert made["figures"]["fits"][0]["iterations"] == 20
     assert np.shape(made["figures"]["fits"][0]["reward_skill"]) == (1, 10)
-    assert "After 360 decisions planning with a dt-rnn model returns" in mpc_run.out
+    assert "After 360 decisions planning with a dt-rnn model has a mean return of" in mpc_run.out
     assert (mpc_run.folder / "learning.svg").read_text().lstrip().startswith("<?xml")
     code, said, err = typed("evaluate", str(mpc_run.folder), "--episodes", "2", "--schedule", "0.2")
     assert code == 0, err
@@ -303,7 +303,7 @@ def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path) ->
     code, said, error = typed(*words, *options, "--out", str(folder))
     assert code == 0, error
     assert "random actions" in said
-    assert "After 450 decisions DDPG alone returns" in said
+    assert "After 450 decisions DDPG alone has a mean return of" in said
     assert "0 of 2 seeds are clearly better than random actions" in said  # two episodes are no test
     assert (folder / "gait.gif").read_bytes()[:3] == b"GIF"
     assert "0.00 s" in (folder / "gait.svg").read_text()

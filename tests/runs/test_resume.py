@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_to(typed, tmp_path):
         place = Path("/proc/sys")
     code, out, err = typed(*WORDS, "--out", str(place / "run"))
     assert (code, out) == (2, "")
-    assert err.startswith("error: cannot make the folder")
+    assert err.startswith("error: cannot create the folder")
     assert len(err.strip().splitlines()) == 1
 
 
