@@ -83,5 +83,5 @@ def test_the_course_of_an_episode_and_the_oracle_give_one_pill(env: Any) -> None
     np.testing.assert_allclose(times, np.arange(121), rtol=1e-5)
     np.testing.assert_allclose(seen[1:, 0], by_hand, rtol=1e-4)
     decision = Decision(jnp.array([0.0, 1.0]), jnp.array(2), jnp.zeros(()), jnp.array(0), state=jnp.array([0.0, 1.0]))
-    ahead = TrueLookahead(env).ahead(decision, jnp.arange(1.0, 13.0), key=KEY)
+    ahead = TrueLookahead(env).predict(decision, jnp.arange(1.0, 13.0), key=KEY)
     np.testing.assert_allclose(ahead[0, :, 0], by_hand[:12], rtol=1e-4)
