@@ -35,7 +35,7 @@ def test_the_main_job_leaves_a_policy_and_a_page(gridworld_run):
         assert said in gridworld_run.err
     for said in ("in imagination", "always up"):
         assert said in gridworld_run.out
-    assert gridworld_run.out.splitlines()[-1] == f"Page: {folder / 'report.html'}"
+    assert gridworld_run.out.splitlines()[-1] == f"Report: {folder / 'report.html'}"
     made = json.loads((folder / "record.json").read_text())
     constants = {f"always {name}" for name in kairode.make("gridworld").task.spec.actions.names}
     assert made["figures"]["tests"].keys() == {"imagination", "model-free", "random", *constants}
