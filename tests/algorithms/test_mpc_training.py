@@ -228,7 +228,7 @@ def test_policies_come_back_from_a_folder(typed, mpc_run, tmp_path: Path) -> Non
         code, _, error = typed(*words)
         assert code == 2
         assert "discrete" in error
-    with pytest.raises(KairodeError, match="controls"):
+    with pytest.raises(KairodeError, match="continuous actions"):
         read_config(tmp_path / "nothing")
 
 
