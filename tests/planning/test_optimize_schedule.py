@@ -301,8 +301,9 @@ def test_returns_of_a_chosen_schedule_are_of_every_second(line: tuple["Line", QP
     accrued = kairode.evaluate(AccruedRewards.of(env, 10.0), policy, schedule=schedule, episodes=8, accrue=False)
     np.testing.assert_allclose(found.episode_scores, accrued.episode_scores)
     assert found.score < 1.5 * kairode.evaluate(env, policy, schedule=schedule, episodes=8, accrue=False).score
-    np.testing.assert_allclose(found.scores.time, 60.0)
-    assert (found.scores.total < found.scores.discounted).all()  # costs, the later ones in full
+    figures = found.figures()
+    assert figures["time"] == pytest.approx(60.0)
+    assert figures["accrued_return"] < figures["discounted_accrued_return"]  # costs, the later ones in full
 
 
 @pytest.mark.slow
@@ -725,7 +726,7 @@ def test_mean_residuals_by_action_and_interval() -> None:
 def test_a_policy_learned_under_its_own_schedule() -> None:
     """Algorithm 1: values learned while they choose the intervals, the price among the rewards."""
     env = Line()
-    options = {"hidden": (32, 32), "batch": 32, "capacity": 2000, "learning_rate": 2e-3, "double": True}
+    options = {"hidden": (32, 32), "batch_size": 32, "replay_capacity": 2000, "learning_rate": 2e-3, "double_q": True}
     cheap, dear = (
         kairode.learn(
             None,
