@@ -163,7 +163,7 @@ def test_learning_from_python(tmp_path):
     for wrong, words in (
         (lambda: kairode.learn(models, env, learning_rat=1), "Did you mean 'learning_rate'"),
         (lambda: kairode.learn(models, env.task, episodes=2), "starts=data"),
-        (lambda: kairode.learn(None, env.task), "give the environment"),
+        (lambda: kairode.learn(None, env.task), "pass the environment"),
         (lambda: kairode.learn(None, env, latent_policy=True), "needs a model"),
     ):
         with pytest.raises(kairode.KairodeError, match=words):
