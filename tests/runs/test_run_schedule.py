@@ -282,7 +282,7 @@ def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
     assert len(source.data) == 14
     seen = kairode.evaluate(AccruedRewards.of(source.env, 7.0), policy, episodes=2, schedule=schedule)
     assert told["rows"]["price 0"]["discounted_accrued_return"] == pytest.approx(
-        seen.returns["discounted_return"], rel=1e-4
+        seen.returns["discounted_accrued_return"], rel=1e-4
     )
     assert figures("--refits", "2")["real_episodes"] == 16
     assert figures("--refits", "0")["real_episodes"] == 12
