@@ -297,8 +297,8 @@ def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
     assert len(list((tmp_path / "other" / "schedule").glob("revisits-*"))) == 1
 
     code, _, err = typed("schedule", str(folder), "--imagined-episodes", "2", "--test-episodes", "2", "--refits", "1")
-    assert (code, "this run had none" in err) == (2, True)
+    assert (code, "this run has none" in err) == (2, True)
     code, _, err = typed(*words, "--oracle", "--refits", "1")
     assert (code, "leave one of them out" in err) == (2, True)
     code, _, err = typed("schedule", "acrobot", "--refits", "1")
-    assert (code, "this run had none" in err) == (2, True)
+    assert (code, "this run has none" in err) == (2, True)
