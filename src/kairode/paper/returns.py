@@ -120,9 +120,9 @@ Table = dict[str, Any]
 
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
     for name, study in STUDIES.items():
-        if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
-            continue
-        if model in study.models and (path := results / f"{name}.json").exists():
+        path = results / f"{name}.json"
+        fits = name.startswith(f"{setting}-") and (study.env, study.latent_policy) == (env, latent)
+        if fits and model in study.models and path.exists():
             found = read_record(path)["figures"]["cells"].get(model, {}).get(key(tau))
             if found is not None:
                 values = objective_of(found)
@@ -130,23 +130,8 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
     return None
 
 
-def table2a(results: Path, setting: str) -> Table:
-    models = (*PAPER_MODELS, ORACLE)
-    return {env: {model: cell(results, setting, env, model, 0.0) for model in models} for env in ENVS}
-
-
-def table2b(results: Path, setting: str) -> Table:
-    """Returns on one regular schedule, with models fitted to the irregular one."""
-    models = (*PAPER_MODELS, ORACLE)
-    return {env: {model: cell(results, setting, env, model, TRANSFER[env]) for model in models} for env in ENVS}
-
-
-def table4(results: Path, setting: str) -> Table:
-    models = (*PAPER_MODELS, ORACLE)
-    return {
-        env: {key(tau): {model: cell(results, setting, env, model, tau) for model in models} for tau in REGULAR[env]}
-        for env in ENVS
-    }
+def _row(results: Path, setting: str, env: str, tau: float) -> Table:
+    return {model: cell(results, setting, env, model, tau) for model in (*PAPER_MODELS, ORACLE)}
 
 
 PARTIAL = {
@@ -158,29 +143,29 @@ PARTIAL = {
 """Rows of table 3: environment, model, whether the policy is conditioned on z."""
 
 
-def table3(results: Path, setting: str) -> Table:
-    rows = {
-        row: cell(results, setting, env, model, 0.0, latent=latent) for row, (env, model, latent) in PARTIAL.items()
-    }
-    return {"hiv-partial": rows}
-
-
 TABLES: dict[str, Callable[[Path, str], Table]] = {
-    "table2a": table2a,
-    "table2b": table2b,
-    "table3": table3,
-    "table4": table4,
+    "table2a": lambda results, setting: {env: _row(results, setting, env, 0.0) for env in ENVS},
+    "table2b": lambda results, setting: {env: _row(results, setting, env, TRANSFER[env]) for env in ENVS},
+    "table3": lambda results, setting: {
+        "hiv-partial": {
+            row: cell(results, setting, env, model, 0.0, latent) for row, (env, model, latent) in PARTIAL.items()
+        }
+    },
+    "table4": lambda results, setting: {
+        env: {key(tau): _row(results, setting, env, tau) for tau in REGULAR[env]} for env in ENVS
+    },
 }
-NEEDS: dict[str, Callable[[str, Study], bool]] = {
-    "table2a": lambda name, study: 0.0 in study.schedules and study.env in ENVS,
-    "table2b": lambda name, study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
-    "table3": lambda name, study: (
+"""The tables of returns; in table 2b the models are those fitted to the irregular schedule."""
+NEEDS: dict[str, Callable[[Study], bool]] = {
+    "table2a": lambda study: 0.0 in study.schedules and study.env in ENVS,
+    "table2b": lambda study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
+    "table3": lambda study: (
         study.env == "hiv-partial" or (study.env == "hiv" and 0.0 in study.schedules and "latent-ode" in study.models)
     ),
-    "table4": lambda name, study: study.env in ENVS,
+    "table4": lambda study: study.env in ENVS,
 }
 """Selects the studies of a table."""
 
 
 def needed(what: str, names: Iterable[str] = ()) -> list[str]:
-    return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]
+    return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](study))]

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from kairode.config.algorithms import MODEL_FREE
 from kairode.config.models import PAPER_MODELS
 from kairode.envs.locomotion import ROBOTS
-from kairode.paper import returns, table1
-from kairode.paper.published import RETURNS
+from kairode.paper import published, returns, table1
 from kairode.paper.studies import ORACLE, key
 from kairode.report.compare import runs_table
 from kairode.report.mpc import mean_and_std, mujoco_figure
@@ -36,8 +35,8 @@ def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
         beside = table1.ROWS[row].paper
         section = []
         if beside is not None:
-            published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
-            section.append([row, "paper", *mean_std_cells(published, models, lowest=True, digits=3)])
+            pairs = {model: (*pair, None) for model, pair in published.ERRORS[beside].items()}
+            section.append([row, "paper", *mean_std_cells(pairs, models, lowest=True, digits=3)])
         section.append(["" if beside else row, "ours", *mean_std_cells(ours, models, lowest=True, digits=3)])
         sections.append(section)
     return Table.in_sections(["", "", *models], sections, f"State prediction error, {OVER_SEEDS}.", transpose=True)
@@ -67,8 +66,7 @@ def returns_table(what: str, found: dict[str, Any]) -> Table:
         taus = {"table2a": [0.0], "table2b": [returns.TRANSFER[env]], "table4": list(returns.REGULAR[env])}[what]
         for tau in taus:
             label = env if not tau else f"{env}, every {tau:g}"
-            published = RETURNS["own"][env] if not tau else RETURNS["regular"][env][key(tau)]
-            pairs = {model: (*pair, None) for model, pair in published.items()}
+            pairs = {model: (*pair, None) for model, pair in published.RETURNS[env][key(tau)].items()}
             section = [[label, "paper", *mean_std_cells(pairs, names, beside=[ORACLE])]]
             for setting, words in SETTINGS.items():
                 cells = found[setting][env][key(tau)] if what == "table4" else found[setting][env]
@@ -85,13 +83,10 @@ def _scaled(cell: dict[str, Any] | None, env: str) -> tuple[float, float, int] |
 
 
 def partial_table(found: dict[str, Any]) -> Table:
-    rows = []
-    for row, published in RETURNS["partial"].items():
-        pairs = [
-            (*published, None),
-            *(_scaled(found[setting]["hiv-partial"][row], "hiv-partial") for setting in SETTINGS),
-        ]
-        rows.append([row, *(None if pair is None else mean_std(*pair) for pair in pairs)])
+    rows: list[list[str | None]] = []
+    for row, pair in published.PARTIAL.items():
+        ours = [_scaled(found[setting]["hiv-partial"][row], "hiv-partial") for setting in SETTINGS]
+        rows.append([row, mean_std(*pair, None), *(None if one is None else mean_std(*one) for one in ours)])
     return Table.of(["policy", "paper", *SETTINGS.values()], rows, f"Discounted return (1e7), {OVER_SEEDS}.")
 
 
