@@ -60,16 +60,13 @@ def _studies() -> dict[str, Study]:
         )
     # Comparison with a constant learning rate.
     found["constant-hiv-oracle"] = found["ours-hiv-oracle"]
+    cooled = dataclasses.replace(OURS["hiv"], cooldown=0.3)
     # At intervals of days episodes are long: fewer episodes and model seeds.
     changed: dict[str, dict[str, Any]] = {
         "paper-hiv-3467": {"seeds": 1, "episodes": 700, "validate_every": 50_000},
         "paper-hiv-12": {"seeds": 1, "episodes": 250, "validate_every": 50_000},
         "paper-hiv-oracle-3467": {"episodes": 1750, "validate_every": 20_000},
-        "ours-hiv-oracle": {
-            "episodes": 1800,
-            "validate_every": 20_000,
-            "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3),
-        },
+        "ours-hiv-oracle": {"episodes": 1800, "validate_every": 20_000, "dqn": cooled},
     }
     for name, changes in changed.items():
         found[name] = dataclasses.replace(found[name], **changes)
@@ -93,21 +90,15 @@ def _studies() -> dict[str, Study]:
         found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), validate_every=10_000
     )
     plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], validate_every=10_000)
-    partial = {
-        "hiv-partial": plain,
-        "hiv-partial-latent": dataclasses.replace(plain, latent_policy=True),
-        "hiv-partial-oracle": dataclasses.replace(plain, models=(ORACLE,), episodes=REAL["hiv"]),
+    partial: dict[str, dict[str, Any]] = {
+        "": {},
+        "-latent": {"latent_policy": True},
+        "-oracle": {"models": (ORACLE,), "episodes": REAL["hiv"]},
     }
-    for name, study in partial.items():
-        found[f"paper-{name}"] = study
-        real = study.models == (ORACLE,)
-        found[f"ours-{name}"] = dataclasses.replace(
-            study,
-            dqn=OURS["hiv"],
-            ensemble=not real,
-            obs_margin=None if real else 0.5,
-            episodes=study.episodes if real else 400,
-        )
+    for part, changes in partial.items():
+        study = found[f"paper-hiv-partial{part}"] = dataclasses.replace(plain, **changes)
+        imagined: dict[str, Any] = {} if part == "-oracle" else {"ensemble": True, "obs_margin": 0.5, "episodes": 400}
+        found[f"ours-hiv-partial{part}"] = dataclasses.replace(study, dqn=OURS["hiv"], **imagined)
     return found
 
 

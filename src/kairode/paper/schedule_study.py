@@ -125,12 +125,7 @@ STUDIES = _studies()
 
 
 def run_schedule_study(
-    study: ScheduleStudy,
-    runs: Path,
-    folder: Path,
-    *,
-    callback: Callback = no_callback,
-    time_limit: float = math.inf,
+    study: ScheduleStudy, runs: Path, folder: Path, *, callback: Callback = no_callback, time_limit: float = math.inf
 ) -> dict[str, Any]:
     """Train, test and save the policies; returns the figures of a record."""
     env = make(study.env)

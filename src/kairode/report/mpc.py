@@ -28,16 +28,10 @@ def control_table(record: dict[str, Any], time: str = "time", caption: str = "")
     figures, first = record["figures"], record["config"]["seed"]
     tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
     tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
-    rows = [
-        [
-            name,
-            f"{objective_of(test):.4g}",
-            f"{test['low']:.4g} to {test['high']:.4g}",
-            f"{test['decisions']:,.4g}",
-            f"{test['time']:,.6g}",
-        ]
-        for name, test in {**tests, "random actions": figures["random"]}.items()
-    ]
+    rows = []
+    for name, test in {**tests, "random actions": figures["random"]}.items():
+        interval, spent = f"{test['low']:.4g} to {test['high']:.4g}", f"{test['time']:,.6g}"
+        rows.append([name, f"{objective_of(test):.4g}", interval, f"{test['decisions']:,.4g}", spent])
     return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
 
 
@@ -54,11 +48,9 @@ def print_control(record: dict[str, Any], spec: Spec) -> None:
 def mpc_sentence(record: dict[str, Any]) -> str:
     figures, config = record["figures"], record["config"]
     chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(record)
-    how = (
-        f"{config['agent']['kind'].upper()} alone"
-        if config["model"] == MODEL_FREE
-        else f"planning with {_article(config['model'])} {config['model']} model"
-    )
+    how = f"{config['agent']['kind'].upper()} alone"
+    if (model := config["model"]) != MODEL_FREE:
+        how = f"planning with {'an' if model[0] in 'aeio' or model.startswith('rnn') else 'a'} {model} model"
     clear = sum(test["low"] > chance["high"] and test["episodes"] >= LEAST for test in figures["tests"])
     if count > 1:
         verdict = f"{clear} of {count} seeds {'is' if clear == 1 else 'are'} clearly better than"
@@ -72,10 +64,6 @@ def mpc_sentence(record: dict[str, Any]) -> str:
         f"After {config['decisions']:,} decisions {how} has a mean return of {middle:.4g} on "
         f"'{config['env']}'; {verdict} random actions ({objective_of(chance):.4g}).{added}"
     )
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeio" or word.startswith("rnn") else "a"
 
 
 def curve_points(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -111,10 +99,10 @@ ORDER = (*reversed(PAPER_MODELS), MODEL_FREE)
 
 
 def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for env in ROBOTS:
-        paths = {model: results / f"{env}-{model}.json" for model in ORDER}
-        found[env] = {model: read_record(path) for model, path in paths.items() if path.exists()}
+    found: dict[str, dict[str, dict[str, Any]]] = {env: {} for env in ROBOTS}
+    for env, model in itertools.product(ROBOTS, ORDER):
+        if (path := results / f"{env}-{model}.json").exists():
+            found[env][model] = read_record(path)
     if not any(found.values()):
         raise KairodeError(f"there are no records of robots in {results}: set --results (in a clone: results/).")
     return found
