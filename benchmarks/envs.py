@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from _common import finish
+from _common import print_rows, run, seconds_a_call
 from scipy.integrate import odeint
 
 import kairode
@@ -21,17 +21,9 @@ ROBOTS = 16
 EPISODES = 1000
 
 
-def rate(step: Callable[[], Any], decisions: int, least_seconds: float = 1.0, rounds: int = 3) -> float:
-    """Decisions a second: the best of several rounds, after one call to warm up."""
-    step()
-    best = 0.0
-    for _ in range(rounds):
-        calls, start = 0, time.perf_counter()
-        while (passed := time.perf_counter() - start) < least_seconds / rounds:
-            step()
-            calls += 1
-        best = max(best, calls * decisions / passed)
-    return best
+def rate(step: Callable[[], Any], decisions: int) -> float:
+    """Decisions a second."""
+    return decisions / seconds_a_call(step, 1 / 3)
 
 
 # Plain peers: what one would write without this package. Each steps `n` instances and starts ended ones anew.
@@ -208,12 +200,8 @@ def collecting() -> dict[str, float]:
         decisions = kairode.collect(env, episodes=EPISODES, seed=seed).decisions
         seconds.append(time.perf_counter() - start)
     again = min(seconds[1:])
-    return {
-        "first_seconds": seconds[0],
-        "seconds": again,
-        "decisions": decisions,
-        "decisions_a_second": decisions / again,
-    }
+    found = {"first_seconds": seconds[0], "seconds": again}
+    return {**found, "decisions": decisions, "decisions_a_second": decisions / again}
 
 
 def measure() -> dict[str, dict[str, float]]:
@@ -238,13 +226,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 
 def show(figures: dict[str, dict[str, float]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        "decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio", box=SIMPLE_HEAD
-    )
+    rows = []
     for name, found in figures.items():
         if name == "collect-hiv":
             continue
@@ -252,16 +234,13 @@ def show(figures: dict[str, dict[str, float]]) -> None:
         peer = PEERS[name][2] if name in PEERS else "Gymnasium"
         together = found[f"ours_{many}"]
         plain = found.get("peer_1024", found["peer_1"])
-        table.add_row(
-            f"{name} ({peer}; {many:,})",
-            f"{found['ours_1']:,.0f}",
-            f"{found['peer_1']:,.0f}",
-            f"{found['ours_1'] / found['peer_1']:.1f}",
-            f"{together:,.0f}",
-            f"{plain:,.0f}",
-            f"{together / plain:.1f}",
-        )
-    Console(width=120).print(table)
+        numbers = [
+            *(f"{found['ours_1']:,.0f}", f"{found['peer_1']:,.0f}", f"{found['ours_1'] / found['peer_1']:.1f}"),
+            *(f"{together:,.0f}", f"{plain:,.0f}", f"{together / plain:.1f}"),
+        ]
+        rows.append([f"{name} ({peer}; {many:,})", *numbers])
+    heads = ["decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio"]
+    print_rows(heads, rows, width=120)
     found = figures["collect-hiv"]
     print(
         f"Collecting {EPISODES:,} random HIV episodes of 1,000 days ({found['decisions']:,.0f} decisions): "
@@ -269,11 +248,5 @@ def show(figures: dict[str, dict[str, float]]) -> None:
     )
 
 
-def main() -> None:
-    start = time.perf_counter()
-    config = {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}
-    finish("envs", measure(), config, start, show, __doc__)
-
-
 if __name__ == "__main__":
-    main()
+    run("envs", measure, {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}, show, __doc__)

@@ -7,7 +7,6 @@ alone.
 
 import dataclasses
 import importlib.util
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import finish
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from _common import print_rows, run, seconds_a_call
 
 import kairode
 from kairode.config.models import PAPER_MODELS, SOLVER, ModelConfig
@@ -34,7 +30,6 @@ BATCH, LATENT, HIDDEN = 32, 10, 20
 RTOL, ATOL = 1e-3, 1e-4
 CASES = {"hiv": 50, "acrobot": 100}
 """Environment and decisions in an episode."""
-PEERS = ("torchdiffeq", "torchdiffeq-rnn", "diffrax")
 
 
 def experience(case: str) -> Trajectory:
@@ -42,19 +37,6 @@ def experience(case: str) -> Trajectory:
     env = kairode.make(case, max_decisions=CASES[case])
     found = kairode.collect(env, episodes=128, seed=0)
     return found[np.flatnonzero(np.asarray(found.length) == CASES[case])[: 2 * BATCH]]
-
-
-def seconds_a_call(call: Callable[[], Any], least: float, rounds: int = 3) -> float:
-    """The best of several rounds, after one call to warm up."""
-    call()
-    best = float("inf")
-    for _ in range(rounds):
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < least or count == 0:
-            call()
-            count += 1
-        best = min(best, (time.perf_counter() - start) / count)
-    return best
 
 
 # Ours.
@@ -241,13 +223,10 @@ def many(seeds: str) -> str:
 
 
 def show(figures: dict[str, Any]) -> None:
-    console = Console()
     for case, by_seeds in figures.items():
         title = f"{case}: milliseconds per iteration, batch {BATCH}, {CASES[case]} decisions"
-        table = Table("", *(many(seeds) for seeds in by_seeds), title=title, box=SIMPLE_HEAD)
-        for name in by_seeds["5"]:
-            table.add_row(name, *(f"{found[name]:.4g}" for found in by_seeds.values()))
-        console.print(table)
+        rows = [[name, *(f"{found[name]:.4g}" for found in by_seeds.values())] for name in by_seeds["5"]]
+        print_rows(["", *map(many, by_seeds)], rows, title=title)
         for seeds, found in by_seeds.items():
             if "torchdiffeq" in found:
                 ode, adaptive = (found["torchdiffeq"] / found[n] for n in ("latent-ode", "latent-ode-dopri5"))
@@ -263,6 +242,5 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
     settings = {"batch": BATCH, "decisions": CASES, "solver": SOLVER, "rtol": RTOL, "atol": ATOL}
-    finish("fit", measure(), settings, started, show, __doc__)
+    run("fit", measure, settings, show, __doc__)

@@ -5,15 +5,14 @@ large matrix product on the same machine. `kairode bench fit_profile`, with `--j
 """
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from _common import finish
-from fit import BATCH, CASES, experience, ours, seconds_a_call
+from _common import run, seconds_a_call
+from fit import BATCH, CASES, experience, ours
 
 from kairode.config.models import SOLVER
 from kairode.config.presets import fit_preset
@@ -57,7 +56,7 @@ def parts(seeds: int) -> dict[str, float]:
     episodes = jax.tree.map(lambda x: x[:BATCH], prepare(models, data)).batch_last()
     weights = fit_preset("hiv").training.weights
 
-    def atomic_write(params: Any, key: Any) -> Any:
+    def whole(params: Any, key: Any) -> Any:
         model = eqx.combine(params, static)
         return objective(model, episodes, weights, truth=None, warm=jnp.ones(()), key=key).total
 
@@ -80,8 +79,8 @@ def parts(seeds: int) -> dict[str, float]:
     return {
         "encoder_forward": many(encoder),
         "encoder_and_gradient": many(jax.grad(encoder)),
-        "objective_forward": many(atomic_write),
-        "objective_and_gradient": many(jax.grad(atomic_write)),
+        "objective_forward": many(whole),
+        "objective_and_gradient": many(jax.grad(whole)),
         "whole_iteration": ours("hiv", "latent-ode", SOLVER, seeds),
     }
 
@@ -109,5 +108,4 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
-    finish("fit_profile", measure(), {"batch": BATCH, "solver": SOLVER}, started, show, __doc__)
+    run("fit_profile", measure, {"batch": BATCH, "solver": SOLVER}, show, __doc__)

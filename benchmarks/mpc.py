@@ -7,7 +7,6 @@ peer needs the extra `peers`. Run it while nothing else runs: `kairode bench mpc
 
 import dataclasses
 import importlib.util
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,10 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import best_seconds, finish
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from _common import best_seconds, print_rows, run, torch_layer, torch_net, torch_tanh_net
 
 import kairode
 from kairode.agents.actor_critic import init_actor_critic
@@ -36,6 +32,7 @@ from kairode.models.predict import Episodes
 from kairode.models.zoo import build
 from kairode.planning.mpc import LearnedDynamics, Planner
 from kairode.training.step import init_fit_state, run_iterations
+from kairode.trees import stack
 
 CASES = ("hopper", "half-cheetah")
 RTOL, ATOL = 1e-5, 1e-6
@@ -75,9 +72,7 @@ def seen_obs(case: str, count: int) -> jax.Array:
 
 def our_plan(case: str, solver: str, count: int) -> Callable[[], None]:
     """Plans for some environments, each with its own model, as in the loop: the host waits for each."""
-    planners = [planner(case, solver, seed) for seed in range(count)]
-    arrays = jax.tree.map(lambda *x: jnp.stack(x), *(eqx.filter(one, eqx.is_array) for one in planners))
-    rest = eqx.filter(planners[0], eqx.is_array, inverse=True)
+    arrays, rest = eqx.partition(stack([planner(case, solver, seed) for seed in range(count)]), eqx.is_array)
     seen = seen_obs(case, count)
     z = jax.random.normal(jax.random.key(1), (count, fit_preset(case).sizes.latent_size))
 
@@ -173,35 +168,21 @@ def torch_parts(case: str) -> Any:
     ours: Any = planner(case, TIGHT)
     device = "cuda" if ON_GPU else "cpu"
 
-    def tensor(x: Any) -> Any:
-        return torch.tensor(np.array(x), device=device)
-
-    def layer(weight: Any, bias: Any) -> nn.Linear:
-        new = nn.Linear(weight.shape[1], weight.shape[0], device=device)
-        new.weight.data, new.bias.data = tensor(weight), tensor(bias)
-        return new
-
-    def net(weights: Any, biases: Any, between: Callable[[], nn.Module]) -> nn.Sequential:
-        parts: list[nn.Module] = []
-        for weight, bias in zip(weights, biases, strict=True):
-            parts += [layer(weight, bias), between()]
-        return nn.Sequential(*parts[:-1])
-
-    def tanh_net(mlp: Any) -> nn.Sequential:
-        return net([one.weight for one in mlp.layers], [one.bias for one in mlp.layers], nn.Tanh)
+    def relu_net(network: Any) -> Any:
+        return torch_net(network.weights, network.biases, nn.ReLU, device)
 
     flow, model, networks = ours.dynamics.model.transition, ours.dynamics.model, ours.networks
     critic = jax.tree.map(lambda x: x[0], networks.critics)
     return {
-        "field": tanh_net(flow.field),
-        "jump": layer(np.concatenate([flow.drive.weight, flow.mix.weight], 1), flow.mix.bias),
-        "decoder": layer(model.decoder.weight, model.decoder.bias),
-        "timer": tanh_net(model.timer.net),
-        "actor": net(networks.actor.weights, networks.actor.biases, nn.ReLU),
-        "first": net(critic.first.weights, critic.first.biases, nn.ReLU),
-        "rest": net(critic.rest.weights, critic.rest.biases, nn.ReLU),
-        "mean": tensor(ours.normalizer.statistics.mean),
-        "std": tensor(ours.normalizer.statistics.std),
+        "field": torch_tanh_net(flow.field, device),
+        "jump": torch_layer(np.concatenate([flow.drive.weight, flow.mix.weight], 1), flow.mix.bias, device),
+        "decoder": torch_layer(model.decoder.weight, model.decoder.bias, device),
+        "timer": torch_tanh_net(model.timer.net, device),
+        "actor": relu_net(networks.actor),
+        "first": relu_net(critic.first),
+        "rest": relu_net(critic.rest),
+        "mean": torch.tensor(np.array(ours.normalizer.statistics.mean), device=device),
+        "std": torch.tensor(np.array(ours.normalizer.statistics.std), device=device),
         "low": model.timer.low,
         "device": device,
     }
@@ -351,16 +332,11 @@ NAMES = {
 
 
 def show(figures: dict[str, Any]) -> None:
-    table = Table(f"milliseconds, Latent-ODE, K = {PLAN.candidates}, H = {PLAN.horizon}", *CASES, box=SIMPLE_HEAD)
-    for name, words in NAMES.items():
-        if name in figures[CASES[0]]:
-            table.add_row(words, *(f"{figures[case][name]:.3g}" for case in CASES))
-    console = Console()
-    console.print(table)
-    parts = Table(f"the loop on {LOOP}, {SEEDS} seeds", "milliseconds a decision", box=SIMPLE_HEAD)
-    for name, value in figures["loop"].items():
-        parts.add_row(name.replace("_", " "), f"{value:.3g}")
-    console.print(parts)
+    known = {name: words for name, words in NAMES.items() if name in figures[CASES[0]]}
+    rows = [[words, *(f"{figures[case][name]:.3g}" for case in CASES)] for name, words in known.items()]
+    print_rows([f"milliseconds, Latent-ODE, K = {PLAN.candidates}, H = {PLAN.horizon}", *CASES], rows)
+    parts = [[name.replace("_", " "), f"{value:.3g}"] for name, value in figures["loop"].items()]
+    print_rows([f"the loop on {LOOP}, {SEEDS} seeds", "milliseconds a decision"], parts)
     for case in CASES:
         found = figures[case]
         if "torchdiffeq_plan" in found:
@@ -374,6 +350,5 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
     settings = {"cases": CASES, "solver": SOLVER, "rtol": RTOL, "atol": ATOL, **dataclasses.asdict(PLAN)}
-    finish("mpc", measure(), settings, started, show, __doc__)
+    run("mpc", measure, settings, show, __doc__)

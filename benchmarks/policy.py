@@ -7,7 +7,6 @@ the figures alone.
 """
 
 import importlib.util
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import best_seconds, finish
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from _common import best_seconds, print_rows, run, torch_layer, torch_tanh_net
 
 import kairode
 from kairode.agents.dqn import (
@@ -41,7 +37,8 @@ from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
 from kairode.envs.schedule import FixedOrOwn, Own, Schedule
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.zoo import build
-from kairode.planning.model_env import ModelEnv, make_model_env
+from kairode.planning.model_env import make_model_env
+from kairode.trees import stack
 
 ENV, MODEL = "hiv", "latent-ode"
 SETTINGS = DQNConfig()
@@ -70,12 +67,10 @@ def room_of(name: str, seeds: int, schedules: tuple[float, ...] = ()) -> Trainin
     env = kairode.make(ENV)
     model_envs = [make_model_env(model_of(name, seed), env, sample_intervals=False) for seed in range(seeds)]
     model_envs *= max(1, len(schedules))
-    arrays, rest = zip(*(eqx.partition(model_env, eqx.is_array) for model_env in model_envs), strict=True)
-    model_env: ModelEnv = eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), rest[0])
     schedule: Schedule = Own()
     if schedules:
         schedule = FixedOrOwn(jnp.repeat(jnp.array(schedules), seeds), env.task.spec.intervals.low)
-    return TrainingBatch(model_env, schedule, IdentityEncoder(), len(model_envs))
+    return TrainingBatch(stack(model_envs), schedule, IdentityEncoder(), len(model_envs))
 
 
 class Ours:
@@ -120,7 +115,7 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     keys = jax.random.split(jax.random.key(1), UPDATES)
     arrivals = experience(UPDATES)
     drawn = [draw(memory, SETTINGS.batch_size, key=key) for key in keys]
-    batches: Draw = jax.tree.map(lambda *x: jnp.stack(x), *drawn)
+    batches: Draw = stack(drawn)
 
     def with_replay(learner: Learner, now: tuple[ReplayTransition, Any]) -> tuple[Learner, None]:
         transition, key = now
@@ -209,27 +204,12 @@ class SumTree:
 def torch_world(model: DynamicsModel) -> Callable[[Any, Any, int], tuple[Any, Any, float]]:
     """One step of a Latent-ODE with the same weights: the next observation and latent state, and the interval."""
     import torch
-    from torch import nn
-
-    def layer(weight: Any, bias: Any) -> nn.Linear:
-        new = nn.Linear(weight.shape[1], weight.shape[0])
-        new.weight.data, new.bias.data = torch.tensor(np.asarray(weight)), torch.tensor(np.asarray(bias))
-        return new
-
-    def tanh_net(net: Any) -> nn.Sequential:
-        parts: list[nn.Module] = []
-        for one in net.layers:
-            parts += [layer(one.weight, one.bias), nn.Tanh()]
-        return nn.Sequential(*parts[:-1])
 
     ours: Any = model
     flow, low, step = ours.transition, ours.timer.low, ours.timer.step
-    jump = layer(np.concatenate([flow.drive.weight, flow.mix.weight], 1), flow.mix.bias)
-    field, timer, decoder = (
-        tanh_net(flow.field),
-        tanh_net(ours.timer.net),
-        layer(ours.decoder.weight, ours.decoder.bias),
-    )
+    jump = torch_layer(np.concatenate([flow.drive.weight, flow.mix.weight], 1), flow.mix.bias)
+    field, timer = torch_tanh_net(flow.field), torch_tanh_net(ours.timer.net)
+    decoder = torch_layer(ours.decoder.weight, ours.decoder.bias)
     assert flow.solver.method == "midpoint"
     steps, one_hot = flow.solver.steps, torch.eye(len(TREATMENTS))
 
@@ -371,11 +351,11 @@ NAMES = {
 
 
 def show(figures: dict[str, Any]) -> None:
-    table = Table(f"DQN in an imagined {ENV} world ({MODEL})", "ms", "decisions a second", box=SIMPLE_HEAD)
-    rates = figures["decisions_a_second"]
+    rows = []
     for name, value in figures["milliseconds"].items():
-        table.add_row(NAMES.get(name, f"{name} agents"), f"{value:.3g}", f"{rates[name]:,.0f}" if name in rates else "")
-    Console().print(table)
+        rate = figures["decisions_a_second"].get(name)
+        rows.append([NAMES.get(name, f"{name} agents"), f"{value:.3g}", "" if rate is None else f"{rate:,.0f}"])
+    print_rows([f"DQN in an imagined {ENV} world ({MODEL})", "ms", "decisions a second"], rows)
     if "ratios" not in figures:
         return
     ratios = figures["ratios"]
@@ -391,6 +371,5 @@ def show(figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
     settings = {"env": ENV, "model": MODEL, "decisions": DECISIONS, "schedules": SCHEDULES, "seeds": SEEDS}
-    finish("policy", measure(), settings, started, show, __doc__)
+    run("policy", measure, settings, show, __doc__)

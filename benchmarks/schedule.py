@@ -5,16 +5,12 @@ With one Latent-ODE, with five, with the true dynamics, and continuously; beside
 nothing else runs: `kairode bench schedule`, with `--json` for the figures alone.
 """
 
-import time
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from _common import best_seconds, finish
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from _common import best_seconds, print_rows, run
 
 import kairode
 from kairode.agents.encoder import IdentityEncoder, LatentMemory, TrackedMemory
@@ -69,7 +65,7 @@ def one_candidate(model: Any, q: ReLUNetwork, these: Decision, tau: Any) -> Any:
     return jax.vmap(worth)(these)
 
 
-def measure() -> dict[str, float]:
+def measure() -> dict[str, dict[str, float]]:
     """Milliseconds for all patients."""
     single, five = decisions(1), decisions(5)
     one = optimize_schedule(MODELS[0], POLICY, ENV)
@@ -92,21 +88,13 @@ def measure() -> dict[str, float]:
     }
     seconds = best_seconds(calls)
     seconds["one Latent-ODE, a call for each patient"] *= PATIENTS / ALONE
-    return {name: 1e3 * value for name, value in seconds.items()}
+    return {"milliseconds": {name: 1e3 * value for name, value in seconds.items()}}
 
 
 def show(figures: dict[str, Any]) -> None:
-    table = Table("choosing among 14 intervals for 1,000 patients", "ms", box=SIMPLE_HEAD)
-    for name, value in figures["milliseconds"].items():
-        table.add_row(name, f"{value:.4g}")
-    Console().print(table)
-
-
-def main() -> None:
-    started = time.perf_counter()
-    figures = {"milliseconds": measure()}
-    finish("schedule", figures, {"env": "hiv", "patients": PATIENTS, "candidates": 14}, started, show, __doc__)
+    rows = [[name, f"{value:.4g}"] for name, value in figures["milliseconds"].items()]
+    print_rows(["choosing among 14 intervals for 1,000 patients", "ms"], rows)
 
 
 if __name__ == "__main__":
-    main()
+    run("schedule", measure, {"env": "hiv", "patients": PATIENTS, "candidates": 14}, show, __doc__)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import finish
+from _common import run
 from scipy.integrate import odeint
 
 import kairode
@@ -94,6 +94,14 @@ def lane_times() -> dict[str, float]:
     return found
 
 
+def measure() -> dict[str, dict[str, float]]:
+    return {
+        "hiv: largest relative error, by steps a day": hiv_errors(),
+        "acrobot: drift of energy in 10 s, by substep": acrobot_drift(),
+        "hiv: ns of a step of a lane, by lanes": lane_times(),
+    }
+
+
 def show(figures: dict[str, dict[str, float]]) -> None:
     for title, found in figures.items():
         print(title)
@@ -101,15 +109,5 @@ def show(figures: dict[str, dict[str, float]]) -> None:
             print(f"  {name:>18}  {value:.3g}")
 
 
-def main() -> None:
-    start = time.perf_counter()
-    figures = {
-        "hiv: largest relative error, by steps a day": hiv_errors(),
-        "acrobot: drift of energy in 10 s, by substep": acrobot_drift(),
-        "hiv: ns of a step of a lane, by lanes": lane_times(),
-    }
-    finish("simulators", figures, {"seed": 0}, start, show, __doc__)
-
-
 if __name__ == "__main__":
-    main()
+    run("simulators", measure, {"seed": 0}, show, __doc__)

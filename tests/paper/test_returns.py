@@ -45,7 +45,7 @@ def test_the_studies_cover_the_papers_tables():
             ]
             assert sorted(held) == [0.0, *taus], (env, model)
         assert TRANSFER[env] in taus
-        assert set(RETURNS["regular"][env]) == {studies.key(tau) for tau in taus}
+        assert set(RETURNS[env]) == {"own"} | {studies.key(tau) for tau in taus}
 
 
 def test_a_cell_comes_from_the_study_that_holds_it(tmp_path):

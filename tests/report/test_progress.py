@@ -12,7 +12,7 @@ from rich.console import Console
 from kairode.callbacks import Progress, counter
 from kairode.errors import KairodeError
 from kairode.loggers import tensorboard_callback
-from kairode.report.progress import Bars, Lines, Silent, display, duration
+from kairode.report.progress import Bars, Display, Lines, display, duration
 
 
 class Clock:
@@ -116,7 +116,7 @@ def test_what_an_exception_ends_is_not_finished() -> None:
 
 def test_quiet_shows_nothing(capsys) -> None:
     with display(quiet=True) as show:
-        assert isinstance(show, Silent)
+        assert type(show) is Display
         show(event("fitting", 1, 2, message="A sentence."))
         show.say("Another.")
         show.note("more")

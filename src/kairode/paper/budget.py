@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.errors import KairodeError, unknown
@@ -76,58 +76,25 @@ class Scope:
 def quick(config: T) -> T:
     """A twentieth of the work: a smoke test, not a reproduction."""
     if isinstance(config, FitConfig):
-        training = dataclasses.replace(
-            config.training,
-            iterations=_part(config.training.iterations),
-            validate_every=_part(config.training.validate_every),
-        )
         # The same training episodes, because studies load their data from there.
-        return dataclasses.replace(
-            config,
-            training=training,
-            validation_episodes=_part(config.validation_episodes),
-            test_episodes=_part(config.test_episodes),
-        )
+        training = _parts(config.training, "iterations", "validate_every")
+        return _parts(config, "validation_episodes", "test_episodes", training=training)
     if isinstance(config, Study):
-        return dataclasses.replace(
-            config,
-            episodes=_part(config.episodes),
-            validate_every=_part(config.validate_every),
-            validation_episodes=_part(config.validation_episodes),
-            test_episodes=_part(config.test_episodes),
-        )
+        return _parts(config, "episodes", "validate_every", "validation_episodes", "test_episodes")
     if isinstance(config, ScheduleStudy):
-        return dataclasses.replace(
-            config,
-            episodes=config.episodes and _part(config.episodes),
-            validate_every=_part(config.validate_every),
-            test_episodes=_part(config.test_episodes),
-            prices=config.prices[:2],
-            budgets=config.budgets[:1],
-        )
+        fewer = {"prices": config.prices[:2], "budgets": config.budgets[:1]}
+        return _parts(config, "episodes", "validate_every", "test_episodes", **fewer)
     if isinstance(config, DynaConfig):
-        return dataclasses.replace(
-            config,
-            initial_episodes=10,
-            episodes_per_round=2,
-            rounds=2,
-            ensemble_size=2,
-            imagined_episodes=_part(config.imagined_episodes),
-            fit_iterations=_part(config.fit_iterations),
-        )
+        fixed = {"initial_episodes": 10, "episodes_per_round": 2, "rounds": 2, "ensemble_size": 2}
+        return _parts(config, "imagined_episodes", "fit_iterations", **fixed)
     assert isinstance(config, MPCConfig)
-    return dataclasses.replace(
-        config,
-        decisions=_part(config.decisions),
-        refit_every=EPISODE,
-        max_fit_iterations=_part(config.max_fit_iterations),
-        agent=dataclasses.replace(config.agent, warmup=EPISODE),
-        plan=dataclasses.replace(
-            config.plan, candidates=_part(config.plan.candidates), elites=_part(config.plan.elites)
-        ),
-        test_episodes=2,
-    )
+    agent, plan = dataclasses.replace(config.agent, warmup=EPISODE), _parts(config.plan, "candidates", "elites")
+    others = {"refit_every": EPISODE, "agent": agent, "plan": plan, "test_episodes": 2}
+    return _parts(config, "decisions", "max_fit_iterations", **others)
 
 
-def _part(number: int) -> int:
-    return max(2, round(number / SHARE))
+def _parts(config: Any, *names: str, **others: Any) -> Any:
+    """A config with a twentieth of these numbers (0 stays 0), and other values."""
+    numbers = {name: getattr(config, name) for name in names}
+    parts = {name: max(2, round(number / SHARE)) if number else 0 for name, number in numbers.items()}
+    return dataclasses.replace(config, **parts, **others)

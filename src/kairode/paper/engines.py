@@ -23,6 +23,11 @@ from kairode.training.session import interrupts
 PAUSE = 0.1
 """Seconds between polls of the processes."""
 Outcome = Literal["run", "done", "failed"]
+Started = subprocess.Popen[bytes] | Literal["busy", "done"]
+
+
+WorkCallback = Callable[[WorkItem, str], None]
+"""Told of an item that it has begun, or how it ended."""
 
 
 class Engine(abc.ABC):
@@ -65,9 +70,7 @@ class WorkSummary:
 
 
 def run_work(
-    units: Sequence[WorkItem],
-    engine: Engine,
-    callback: Callable[[WorkItem, str], None] = lambda work, event: None,
+    units: Sequence[WorkItem], engine: Engine, callback: WorkCallback = lambda work, event: None
 ) -> WorkSummary:
     """Run unfinished items in order of their requirements; the callback is told when one starts and how it ended."""
     tally = WorkSummary()
@@ -98,9 +101,7 @@ def run_work(
     return tally
 
 
-def _start_some(
-    waiting: list[WorkItem], running: list[WorkItem], engine: Engine, callback: Callable[[WorkItem, str], None]
-) -> None:
+def _start_some(waiting: list[WorkItem], running: list[WorkItem], engine: Engine, callback: WorkCallback) -> None:
     open_names = {work.name for work in (*waiting, *running)}
     ready = [work for work in waiting if not open_names.intersection(work.needs)]
     for i, work in enumerate(ready):
@@ -116,7 +117,7 @@ def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[Wo
     return [work for work in waiting if names.intersection(work.needs)]
 
 
-def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
+def start_process(work: WorkItem, where: Sequence[int] = ()) -> Started:
     """Start the process of an item on these cores, unless it is done or another process is running it."""
     with hold_lock(work.lock) as lock:  # only a check: the process itself holds the lock while it runs
         if lock is None:
@@ -135,17 +136,11 @@ def start_process(work: WorkItem, where: Sequence[int] = ()) -> subprocess.Popen
         env=environment,
         start_new_session=True,
     )
-    return _release(process, work)
-
-
-def _release(process: subprocess.Popen[bytes], work: WorkItem) -> subprocess.Popen[bytes] | Literal["busy", "done"]:
-    """Let a process that has the lock start, unless another has done the work meanwhile."""
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin as go, process.stdout as output:
         answer = output.readline()
-        going = answer == child.HELD and not work.done
-        if going:
+        if going := answer == child.HELD and not work.done:  # it has the lock, and no other has done the work meanwhile
             go.write(child.GO)
     if going:
         return process
@@ -163,7 +158,7 @@ def result(work: WorkItem, code: int) -> Outcome:
 class _Running:
     work: WorkItem
     cores: list[int]
-    process: subprocess.Popen[bytes] | Literal["busy", "done"]
+    process: Started
 
 
 class LocalEngine(Engine):
@@ -193,11 +188,9 @@ class LocalEngine(Engine):
         for one in list(self.running):
             if one.process == "busy":
                 one.process = start_process(one.work, sorted(set(one.cores)))
-            if one.process == "busy":
-                continue
             if one.process == "done":
                 found.append((one.work, "done"))
-            elif (code := one.process.poll()) is not None:
+            elif one.process != "busy" and (code := one.process.poll()) is not None:
                 found.append((one.work, result(one.work, code)))
             else:
                 continue

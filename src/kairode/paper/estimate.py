@@ -31,19 +31,10 @@ LIGHTER = {"rnn": 0.33, "dt-rnn": 0.33, "decay-rnn": 0.34, "latent-rnn": 0.48}
 
 
 def seconds(config: Any, usual: Any, published: Path) -> float | None:
-    """Estimated seconds of a config, by the record of the usual one; None if unknown.
-
-    Args:
-        config: the config to run.
-        usual: the config of the published record.
-        published: path of that record.
-    """
-    whole = _recorded(usual, published)
-    if whole is None:
-        whole = _by_rate(usual)
-    if whole is None:
-        return None
-    return START + max(0.0, whole - START) * amount(config) / amount(usual)
+    """Estimated seconds of a config, by the published record of the usual one; None if unknown."""
+    recorded = _recorded(usual, published)
+    whole = _by_rate(usual) if recorded is None else recorded
+    return None if whole is None else START + max(0.0, whole - START) * amount(config) / amount(usual)
 
 
 def amount(config: Any) -> float:
@@ -73,9 +64,8 @@ def _recorded(usual: Any, published: Path) -> float | None:
             cells = [(name, cell) for name, row in made["figures"]["cells"].items() for cell in row.values()]
             return sum(sum(cell["practice_decisions"]) * DECISION[name == ORACLE] for name, cell in cells)
         if isinstance(usual, ScheduleStudy):
-            return (
-                sum(sum(point["practice_decisions"]) for point in made["figures"]["points"].values()) * DECISION[True]
-            )
+            points = made["figures"]["points"].values()
+            return sum(sum(point["practice_decisions"]) for point in points) * DECISION[True]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None

@@ -7,7 +7,6 @@ fits/ROW-MODEL-SEED for the fits shared by table 1 and the studies.
 import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from kairode.config.algorithms import DynaConfig, MPCConfig
@@ -20,7 +19,7 @@ from kairode.paper import schedule_study as visits
 from kairode.paper.budget import Scope
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
-from kairode.paper.work import WorkItem, always_true
+from kairode.paper.work import WorkItem
 from kairode.runs.record import read_record
 
 ROUNDS = 5
@@ -106,10 +105,9 @@ def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], o
             if row not in table1.ROWS:
                 raise unknown("row", row, table1.ROWS, where="of table1")
         return [f"table1/{row}-{model}" for row in rows or table1.USUAL for model in models or PAPER_MODELS]
-    if what == "figure-schedule":
-        return [f"visits/{name}" for name in _chosen("visits", only)]
-    if what == "figure-mujoco":
-        return [f"control/{name}" for name in _chosen("control", only)]
+    if what in ("figure-schedule", "figure-mujoco"):
+        kind = "visits" if what == "figure-schedule" else "control"
+        return [f"{kind}/{name}" for name in _chosen(kind, only)]
     if what in returns.TABLES:
         return [f"policies/{name}" for name in returns.needed(what, _chosen("policies", only) if only else ())]
     if what in FIGURES:
@@ -127,23 +125,23 @@ def _chosen(kind: str, only: Sequence[str]) -> list[str]:
 
 def work_item(name: str, scope: Scope, needed: bool = False, since: str = "") -> WorkItem:
     """The work item of a name; `needed` if others use its folder, not only its record."""
-    work = _work_item(name, scope, needed)
+    work = _work_item(name, scope)
     words = (*work.words, "--replace") if since and "study" in work.words else work.words
-    return dataclasses.replace(work, since=since, words=words)
+    return dataclasses.replace(work, since=since, words=words, also=work.also if needed else lambda: True)
 
 
-def _work_item(name: str, scope: Scope, needed: bool) -> WorkItem:
+def _work_item(name: str, scope: Scope) -> WorkItem:
     kind, _, rest = name.partition("/")
     if kind == "fits":
         cell, _, seed = rest.rpartition("-")
-        return _fit(*split_cell(cell), _number(seed, name), scope, needed)
+        return _fit(*split_cell(cell), _number(seed, name), scope)
     if kind == "table1":
         return _cell(*split_cell(rest), scope)
     if kind == "policies" and rest.startswith("rounds-hiv-"):
-        return _rounds(_number(rest.rpartition("-")[2], name), scope, needed)
+        return _rounds(_number(rest.rpartition("-")[2], name), scope)
     if rest not in STUDIES.get(kind, ()):
         raise unknown("study", name, [f"{kind}/{rest}" for kind, some in STUDIES.items() for rest in some])
-    return _study(kind, rest, scope, needed)
+    return _study(kind, rest, scope)
 
 
 def _number(seed: str, name: str) -> int:
@@ -159,7 +157,7 @@ def split_cell(name: str) -> tuple[str, str]:
     return cells[name]
 
 
-def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> WorkItem:
+def _fit(row: str, model: str, seed: int, scope: Scope) -> WorkItem:
     usual, folder = table1.cell_config(row, model, seed), scope.runs / "table1" / f"{row}-{model}-{seed}"
     config = scope.of(usual)
     return WorkItem(
@@ -168,7 +166,7 @@ def _fit(row: str, model: str, seed: int, scope: Scope, needed: bool) -> WorkIte
         folder=folder,
         record=folder / "record.json",
         config=config,
-        also=partial(all_there, (folder / "models.json",)) if needed else always_true,
+        also=lambda: (folder / "models.json").exists(),
         seconds=estimate.seconds(config, usual, scope.published / "table1" / f"{row}-{model}.json"),
     )
 
@@ -187,28 +185,26 @@ def _cell(row: str, model: str, scope: Scope) -> WorkItem:
     )
 
 
-def _rounds(seed: int, scope: Scope, needed: bool) -> WorkItem:
-    config, folder = (
-        scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed)),
-        scope.runs / f"rounds-hiv-seed{seed}",
-    )
+def _rounds(seed: int, scope: Scope) -> WorkItem:
+    name, folder = f"policies/rounds-hiv-{seed}", scope.runs / f"rounds-hiv-seed{seed}"
+    config = scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed))
     return WorkItem(
-        name=f"policies/rounds-hiv-{seed}",
-        words=("-m", "kairode", "study", f"policies/rounds-hiv-{seed}", *scope.words(), "--quiet"),
+        name=name,
+        words=("-m", "kairode", "study", name, *scope.words(), "--quiet"),
         folder=folder,
-        record=scope.results / "policies" / f"rounds-hiv-{seed}.json",
+        record=scope.results / f"{name}.json",
         config=config,
-        also=partial(rounds_ended, folder, config.rounds) if needed else always_true,
+        also=lambda: rounds_ended(folder, config.rounds),
         # seed 0 was run on two cores, some others on a GPU
         seconds=estimate.seconds(config, DynaConfig("hiv"), scope.published / "policies" / "rounds-hiv-0.json"),
         wide=True,
     )
 
 
-def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
+def _study(kind: str, name: str, scope: Scope) -> WorkItem:
     usual = STUDIES[kind][name]
     config, folder = scope.of(usual), scope.folder({"policies": "studies"}.get(kind, kind), name, usual)
-    policies = tuple(folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds))
+    policies = [folder / "price 0" / str(seed) / "policy.json" for seed in range(config.seeds)]
     return WorkItem(
         name=f"{kind}/{name}",
         words=("-m", "kairode", "study", f"{kind}/{name}", *scope.words(), "--quiet"),
@@ -217,7 +213,7 @@ def _study(kind: str, name: str, scope: Scope, needed: bool) -> WorkItem:
         config=config,
         seeds=config.seeds,
         needs=tuple(needs_of(config)),
-        also=partial(all_there, policies) if needed else always_true,
+        also=lambda: all(path.exists() for path in policies),
         seconds=estimate.seconds(config, usual, scope.published / kind / f"{name}.json"),
         wide=True,
     )
@@ -237,10 +233,6 @@ def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
     if config.chooser == "random":
         found += [f"fits/{visits.RANDOM[config.env]}-latent-ode-{seed}" for seed in range(config.seeds)]
     return found
-
-
-def all_there(paths: Sequence[Path]) -> bool:
-    return all(path.exists() for path in paths)
 
 
 def rounds_ended(folder: Path, rounds: int) -> bool:

@@ -31,9 +31,8 @@ def run_item(work: WorkItem, place: str) -> Outcome:
         raise KairodeError(f"{place} does not exist on this machine: the machines of the cluster must share it.")
     os.chdir(place)
     with claim_core() as core:
-        while (
-            process := start_process(work, core)
-        ) == "busy":  # a killed worker's process is saving, or another command is running it
+        # Busy: a killed worker's process is saving, or another command is running it.
+        while (process := start_process(work, core)) == "busy":
             time.sleep(PAUSE)
         if process == "done":
             return "done"
@@ -50,7 +49,7 @@ def run_item(work: WorkItem, place: str) -> Outcome:
 
 @contextlib.contextmanager
 def claim_core() -> Iterator[list[int]]:
-    """A core that no other worker has claimed; None if there is none or it cannot be determined."""
+    """A core that no other worker has claimed; empty if there is none or it cannot be determined."""
     places = Path(tempfile.gettempdir()) / f"kairode-cores-{getattr(os, 'getuid', getpass.getuser)()}"
     with contextlib.ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
@@ -68,7 +67,10 @@ class RayEngine(Engine):
             raise KairodeError(f"--workers must be an integer of at least 1, got {workers}.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        self.ray = _ray()
+        try:
+            self.ray: Any = importlib.import_module("ray")
+        except ImportError as error:
+            raise KairodeError("--engine ray needs Ray: pip install 'kairode[ray]'.") from error
         there = address or os.environ.get("RAY_ADDRESS")
         if there and workers is not None:
             raise KairodeError("--workers has no effect on an existing Ray cluster.")
@@ -107,18 +109,10 @@ class RayEngine(Engine):
 
     def stop(self) -> None:
         """Let the workers save a checkpoint and end; then leave the cluster."""
-        tasks = list(self.running)
-        for task in tasks:
+        for task in self.running:
             self.ray.cancel(task, force=False)
-        if tasks:
-            self.ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE)
+        if self.running:
+            self.ray.wait(list(self.running), num_returns=len(self.running), timeout=PATIENCE)
         self.running = {}
         self.ray.shutdown()
         self.aside.close()
-
-
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise KairodeError("--engine ray needs Ray: pip install 'kairode[ray]'.") from error

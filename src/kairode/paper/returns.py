@@ -60,16 +60,13 @@ def _studies() -> dict[str, Study]:
         )
     # Comparison with a constant learning rate.
     found["constant-hiv-oracle"] = found["ours-hiv-oracle"]
+    cooled = dataclasses.replace(OURS["hiv"], cooldown=0.3)
     # At intervals of days episodes are long: fewer episodes and model seeds.
     changed: dict[str, dict[str, Any]] = {
         "paper-hiv-3467": {"seeds": 1, "episodes": 700, "validate_every": 50_000},
         "paper-hiv-12": {"seeds": 1, "episodes": 250, "validate_every": 50_000},
         "paper-hiv-oracle-3467": {"episodes": 1750, "validate_every": 20_000},
-        "ours-hiv-oracle": {
-            "episodes": 1800,
-            "validate_every": 20_000,
-            "dqn": dataclasses.replace(OURS["hiv"], cooldown=0.3),
-        },
+        "ours-hiv-oracle": {"episodes": 1800, "validate_every": 20_000, "dqn": cooled},
     }
     for name, changes in changed.items():
         found[name] = dataclasses.replace(found[name], **changes)
@@ -93,21 +90,15 @@ def _studies() -> dict[str, Study]:
         found["paper-hiv"], fits="hiv-fine", models=("latent-ode",), validate_every=10_000
     )
     plain = Study("hiv-partial", "ours", "hiv-partial", ("latent-ode",), (0.0,), IMAGINED["hiv"], validate_every=10_000)
-    partial = {
-        "hiv-partial": plain,
-        "hiv-partial-latent": dataclasses.replace(plain, latent_policy=True),
-        "hiv-partial-oracle": dataclasses.replace(plain, models=(ORACLE,), episodes=REAL["hiv"]),
+    partial: dict[str, dict[str, Any]] = {
+        "": {},
+        "-latent": {"latent_policy": True},
+        "-oracle": {"models": (ORACLE,), "episodes": REAL["hiv"]},
     }
-    for name, study in partial.items():
-        found[f"paper-{name}"] = study
-        real = study.models == (ORACLE,)
-        found[f"ours-{name}"] = dataclasses.replace(
-            study,
-            dqn=OURS["hiv"],
-            ensemble=not real,
-            obs_margin=None if real else 0.5,
-            episodes=study.episodes if real else 400,
-        )
+    for part, changes in partial.items():
+        study = found[f"paper-hiv-partial{part}"] = dataclasses.replace(plain, **changes)
+        imagined: dict[str, Any] = {} if part == "-oracle" else {"ensemble": True, "obs_margin": 0.5, "episodes": 400}
+        found[f"ours-hiv-partial{part}"] = dataclasses.replace(study, dqn=OURS["hiv"], **imagined)
     return found
 
 
@@ -120,9 +111,9 @@ Table = dict[str, Any]
 
 def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
     for name, study in STUDIES.items():
-        if not name.startswith(f"{setting}-") or (study.env, study.latent_policy) != (env, latent):
-            continue
-        if model in study.models and (path := results / f"{name}.json").exists():
+        path = results / f"{name}.json"
+        fits = name.startswith(f"{setting}-") and (study.env, study.latent_policy) == (env, latent)
+        if fits and model in study.models and path.exists():
             found = read_record(path)["figures"]["cells"].get(model, {}).get(key(tau))
             if found is not None:
                 values = objective_of(found)
@@ -130,23 +121,8 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
     return None
 
 
-def table2a(results: Path, setting: str) -> Table:
-    models = (*PAPER_MODELS, ORACLE)
-    return {env: {model: cell(results, setting, env, model, 0.0) for model in models} for env in ENVS}
-
-
-def table2b(results: Path, setting: str) -> Table:
-    """Returns on one regular schedule, with models fitted to the irregular one."""
-    models = (*PAPER_MODELS, ORACLE)
-    return {env: {model: cell(results, setting, env, model, TRANSFER[env]) for model in models} for env in ENVS}
-
-
-def table4(results: Path, setting: str) -> Table:
-    models = (*PAPER_MODELS, ORACLE)
-    return {
-        env: {key(tau): {model: cell(results, setting, env, model, tau) for model in models} for tau in REGULAR[env]}
-        for env in ENVS
-    }
+def _row(results: Path, setting: str, env: str, tau: float) -> Table:
+    return {model: cell(results, setting, env, model, tau) for model in (*PAPER_MODELS, ORACLE)}
 
 
 PARTIAL = {
@@ -158,29 +134,29 @@ PARTIAL = {
 """Rows of table 3: environment, model, whether the policy is conditioned on z."""
 
 
-def table3(results: Path, setting: str) -> Table:
-    rows = {
-        row: cell(results, setting, env, model, 0.0, latent=latent) for row, (env, model, latent) in PARTIAL.items()
-    }
-    return {"hiv-partial": rows}
-
-
 TABLES: dict[str, Callable[[Path, str], Table]] = {
-    "table2a": table2a,
-    "table2b": table2b,
-    "table3": table3,
-    "table4": table4,
+    "table2a": lambda results, setting: {env: _row(results, setting, env, 0.0) for env in ENVS},
+    "table2b": lambda results, setting: {env: _row(results, setting, env, TRANSFER[env]) for env in ENVS},
+    "table3": lambda results, setting: {
+        "hiv-partial": {
+            row: cell(results, setting, env, model, 0.0, latent) for row, (env, model, latent) in PARTIAL.items()
+        }
+    },
+    "table4": lambda results, setting: {
+        env: {key(tau): _row(results, setting, env, tau) for tau in REGULAR[env]} for env in ENVS
+    },
 }
-NEEDS: dict[str, Callable[[str, Study], bool]] = {
-    "table2a": lambda name, study: 0.0 in study.schedules and study.env in ENVS,
-    "table2b": lambda name, study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
-    "table3": lambda name, study: (
+"""The tables of returns; in table 2b the models are those fitted to the irregular schedule."""
+NEEDS: dict[str, Callable[[Study], bool]] = {
+    "table2a": lambda study: 0.0 in study.schedules and study.env in ENVS,
+    "table2b": lambda study: study.env in ENVS and TRANSFER[study.env] in study.schedules,
+    "table3": lambda study: (
         study.env == "hiv-partial" or (study.env == "hiv" and 0.0 in study.schedules and "latent-ode" in study.models)
     ),
-    "table4": lambda name, study: study.env in ENVS,
+    "table4": lambda study: study.env in ENVS,
 }
 """Selects the studies of a table."""
 
 
 def needed(what: str, names: Iterable[str] = ()) -> list[str]:
-    return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](name, study))]
+    return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](study))]

@@ -22,12 +22,7 @@ from kairode.runs.record import make_record
 
 
 def run_work_item(
-    name: str,
-    scope: Scope,
-    *,
-    replace: bool = False,
-    time_limit: float = math.inf,
-    callback: Callback = no_callback,
+    name: str, scope: Scope, *, replace: bool = False, time_limit: float = math.inf, callback: Callback = no_callback
 ) -> WorkItem:
     """Run or resume a work item, and write its record.
 
@@ -83,10 +78,8 @@ def gather_table1(units: Iterable[WorkItem], scope: Scope) -> None:
     options = _options(dataclasses.replace(scope, seeds=None))
     for work in units:
         kind, _, cell = work.name.partition("/")
-        if (
-            kind == "table1"
-            and not work.done
-            and all(work_item(need, scope, since=work.since).done for need in work.needs)
-        ):
+        if kind != "table1" or work.done:
+            continue
+        if all(work_item(need, scope, since=work.since).done for need in work.needs):
             row, model = split_cell(cell)
             table1.gather(row, model, range(work.seeds), scope.runs / "table1", work.record.parent, options)

@@ -6,7 +6,8 @@ system; they differ in how the next decision time is chosen.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,48 +125,48 @@ STUDIES = _studies()
 
 
 def run_schedule_study(
-    study: ScheduleStudy,
-    runs: Path,
-    folder: Path,
-    *,
-    callback: Callback = no_callback,
-    time_limit: float = math.inf,
+    study: ScheduleStudy, runs: Path, folder: Path, *, callback: Callback = no_callback, time_limit: float = math.inf
 ) -> dict[str, Any]:
     """Train, test and save the policies; returns the figures of a record."""
     env = make(study.env)
     if not study.episodes:
         return run_once(study, env, runs, folder)
-    batches = [build_batch(study, env, runs)]
+    dqn, batch = study.dqn, build_batch(study, env, runs)
     seeds = derive_many(0, Purpose.AGENT, study.seeds) * len(study.labels)
-    validate = schedule_validator(study, env, batches[0])
+
+    def score(q: ReLUNetwork, purpose: Purpose, episodes: int) -> Scores:
+        policies = QPolicy(q, batch.encoder, batch.env.task.spec, dqn.final_epsilon, dqn.reward_scale)
+        return score_accrued(env, policies, batch.schedule, derive(0, purpose), episodes, batch.agents)
+
+    def validate(q: ReLUNetwork) -> dict[str, Any]:
+        found = score(q, Purpose.VALIDATION, 10)
+        return {"real": objective_scores(env.task.spec, found).mean(-1), "visits": found.decisions.mean(-1)}
+
     initial_state = None
     if study.start:
         policies = load_free_policies(folder.parent / study.start, study.seeds) * len(study.labels)
-        initial_state = start_from_policies(
-            init_train_state(batches, study.dqn, study.episodes, seeds), policies, study.dqn
-        )
+        initial_state = start_from_policies(init_train_state([batch], dqn, study.episodes, seeds), policies, dqn)
     done = train_agents(
-        batches,
-        study.dqn,
+        [batch],
+        dqn,
         study.episodes,
         seeds,
         initial_state=initial_state,
         validate=validate,
         validate_every=study.validate_every,
         folder=folder / "practice",
-        identity={**dataclasses.asdict(study), "numbers": digest(batches, initial_state)},
+        identity={**dataclasses.asdict(study), "numbers": digest([batch], initial_state)},
         callback=callback,
         time_limit=time_limit,
     )
-    for i, policy in enumerate(done.policies(batches, study.dqn.final_epsilon, study.dqn.reward_scale)):
+    for i, policy in enumerate(done.policies([batch], dqn.final_epsilon, dqn.reward_scale)):
         place = folder / study.labels[i // study.seeds] / str(i % study.seeds)
         save_policy(place, dataclasses.replace(policy, accrues=True))
-    best = policies_of(study, batches[0], done.q)
-    found = _scores(env, batches[0], best, derive(0, Purpose.TEST), study.test_episodes)
+    curve = {name: [rounded(point[name], 4) for point in done.curve] for name in ("episodes", "real", "visits")}
     return {
-        "points": schedule_points(study, env, found, done),
+        "points": schedule_points(study, env, score(done.q, Purpose.TEST, study.test_episodes), done),
         "seconds_of_practice": round(done.seconds, 1),
-        "curve": _curve(done),
+        "curve": curve,
     }
 
 
@@ -177,8 +178,7 @@ def load_free_policies(folder: Path, seeds: int) -> list[QPolicy]:
             f"the policies of '{folder.name}' are not in {folder}: run `kairode reproduce figure-schedule "
             f"--studies {folder.name} --again`."
         )
-    found = [read_policy(place) for place in places]
-    return [dataclasses.replace(policy, accrues=True) for policy in found]
+    return [dataclasses.replace(read_policy(place), accrues=True) for place in places]
 
 
 def start_from_policies(train_state: TrainState, policies: Sequence[QPolicy], dqn: DQNConfig) -> TrainState:
@@ -195,21 +195,16 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     each: list[list[OptimizedSchedule]] = []
     for seed, policy in enumerate(policies):
         models, data = lookahead_models(study.chooser, env, seed, runs)
-        free = optimize_schedule(models, policy, env, data=data, tolerance=0)
+        choose = partial(optimize_schedule, models, policy, env, data=data, tolerance=0)
+        free = choose()
         tried = sweep_penalties(free, policy, trial_env(models, env, data))
-        mine = [
-            optimize_schedule(models, policy, env, price=p, data=data, tried=tried, tolerance=0) for p in study.prices
-        ]
         limit = jnp.asarray(env.task.spec.longest(free.shortest(env.task.spec)), jnp.int32)  # no effective limit
-        mine = [dataclasses.replace(schedule, budget=limit) for schedule in mine]
-        mine += [
-            optimize_schedule(models, policy, env, budget=budget, data=data, tolerance=0) for budget in study.budgets
-        ]
-        each.append(mine)
+        mine = [dataclasses.replace(choose(price=price, tried=tried), budget=limit) for price in study.prices]
+        each.append([*mine, *(choose(budget=budget) for budget in study.budgets)])
     schedules = [mine[k] for k in range(len(study.labels)) for mine in each]
     many = stack(policies * len(study.labels))
-    batch = TrainingBatch(env, stack(schedules), many.encoder, len(schedules))
-    found = _scores(env, batch, many, derive(0, Purpose.TEST), study.test_episodes)
+    seed = derive(0, Purpose.TEST)
+    found = score_accrued(env, many, stack(schedules), seed, study.test_episodes, len(schedules))
     visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
     points = schedule_points(study, env, found)
     for label, prices in zip(study.labels, visit_penalty, strict=True):
@@ -246,24 +241,6 @@ def lookahead_models(by: str, env: Environment, seed: int, runs: Path) -> tuple[
     return models, load_data(cell_config(row, "latent-ode", 0)).train
 
 
-def policies_of(study: ScheduleStudy, batch: TrainingBatch, q: ReLUNetwork) -> QPolicy:
-    return QPolicy(q, batch.encoder, batch.env.task.spec, study.dqn.final_epsilon, study.dqn.reward_scale)
-
-
-def _scores(env: Environment, batch: TrainingBatch, policies: QPolicy, seed: int, episodes: int) -> Scores:
-    return score_accrued(env, policies, batch.schedule, seed, episodes, batch.agents)
-
-
-def schedule_validator(
-    study: ScheduleStudy, env: Environment, batch: TrainingBatch
-) -> Callable[[ReLUNetwork], dict[str, Any]]:
-    def validate(q: ReLUNetwork) -> dict[str, Any]:
-        found = _scores(env, batch, policies_of(study, batch, q), derive(0, Purpose.VALIDATION), 10)
-        return {"real": objective_scores(env.task.spec, found).mean(-1), "visits": found.decisions.mean(-1)}
-
-    return validate
-
-
 def schedule_points(
     study: ScheduleStudy, env: Environment, found: Scores, done: TrainResult | None = None
 ) -> dict[str, Any]:
@@ -278,11 +255,5 @@ def schedule_points(
             points[label]["practice_episodes"] = episodes.tolist()
             if (episodes < study.episodes).any():  # time limit reached
                 points[label]["practice_wanted"] = study.episodes
-            points[label]["practice_decisions"] = done.decisions[these]
-            points[label]["diverged"] = done.diverged[these]
+            points[label] |= {"practice_decisions": done.decisions[these], "diverged": done.diverged[these]}
     return points
-
-
-def _curve(done: TrainResult) -> dict[str, Any]:
-    names = ("episodes", "real", "visits")
-    return {name: [rounded(point[name], 4) for point in done.curve] for name in names}

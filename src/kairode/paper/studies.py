@@ -4,6 +4,7 @@ The paper's tables of returns are made of studies. The record of a study has a c
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def run_study(
     env = make(study.env, setting=study.setting)
     batches, validation_envs = build_batches(study, env, fits)
     numbers = derive_many(study.agents_from, Purpose.AGENT, study.seeds)
-    seeds = [seed for _ in study.models for _ in study.schedules for seed in numbers]
+    seeds = numbers * len(study.models) * len(study.schedules)
     limit = env.task.spec.longest(_least(study, env))
     validate = study_validator(study, env, batches, validation_envs, limit)
     initial_state = None
@@ -114,9 +115,11 @@ def run_study(
         callback=callback,
         time_limit=time_limit,
     )
-    tested = test(study, env, batches, done.q, limit)
-    figures: dict[str, Any] = {"cells": cells(study, env, tested, done), "seconds_of_practice": round(done.seconds, 1)}
-    figures["curves"] = curves(study, done)
+    figures: dict[str, Any] = {
+        "cells": cells(study, env, test(study, env, batches, done.q, limit), done),
+        "seconds_of_practice": round(done.seconds, 1),
+        "curves": curves(study, done),
+    }
     if study.ensemble:
         last = test(study, env, batches, done.last, limit)
         figures["last"] = {
@@ -146,9 +149,7 @@ def build_batches(study: Study, env: Environment, fits: Path) -> tuple[list[Trai
             validation_envs.append(None)
             continue
         found = [load_models(fits / f"{study.fits}-{model}-{seed}")[0] for seed in range(study.seeds)]
-        ensembles = [[found[i]] for i in range(study.seeds)]
-        if study.ensemble:
-            ensembles = [[model for j, model in enumerate(found) if j != i] for i in range(study.seeds)]
+        ensembles = [found[:i] + found[i + 1 :] if study.ensemble else [found[i]] for i in range(study.seeds)]
         model_envs = [make_model_env(members, env, **options) for members in ensembles]
         encoder: ObsEncoder = IdentityEncoder()
         if study.latent_policy:
@@ -165,10 +166,9 @@ def build_batches(study: Study, env: Environment, fits: Path) -> tuple[list[Trai
 def _with_data(study: Study, env: Environment, train_state: TrainState) -> TrainState:
     """Add the models' data to every agent's replay buffer: transitions with the intervals of its schedule."""
     data, parts = _training_data(study), []
-    for start in range(0, len(study.models) * len(study.schedules) * study.seeds, study.seeds):
-        tau = study.schedules[(start // study.seeds) % len(study.schedules)]
+    for i, tau in enumerate(study.schedules * len(study.models)):
         these = transitions_from_data(study.dqn, data, env.task.spec, tau or None)
-        part = one(train_state, slice(start, start + study.seeds))
+        part = one(train_state, slice(i * study.seeds, (i + 1) * study.seeds))
         parts.append(with_transitions(part, these) if len(these.action) else part)
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
@@ -193,7 +193,7 @@ def _model_env_options(study: Study) -> dict[str, Any]:
 def _policies_by_batch(batches: Sequence[TrainingBatch], q: ReLUNetwork, epsilon: float) -> list[QPolicy]:
     found, start = [], 0
     for batch in batches:
-        part = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], q)
+        part = one(q, slice(start, start + batch.agents))
         found.append(QPolicy(part, batch.encoder, batch.env.task.spec, epsilon))
         start += batch.agents
     return found
@@ -234,22 +234,17 @@ def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNe
 def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> dict[str, dict[str, Any]]:
     """Results for each model and schedule over its seeds, with training statistics."""
     spec = env.task.spec
-    found: dict[str, dict[str, Any]] = {}
-    i = 0
-    for model in study.models:
-        found[model] = {}
-        for tau in study.schedules:
-            these = slice(i, i + study.seeds)
-            i += study.seeds
-            returns = done.returns[these]
-            result = to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested))
-            found[model][key(tau)] = {
-                **rounded(result.figures()),
-                "practice_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
-                "practice_decisions": done.decisions[these],
-                "practice_return": rounded(np.nanmean(returns[:, -50:, int(spec.discounted_objective)], axis=1)),
-                "diverged": done.diverged[these],
-            }
+    found: dict[str, dict[str, Any]] = {model: {} for model in study.models}
+    for i, (model, tau) in enumerate(itertools.product(study.models, study.schedules)):
+        these = slice(i * study.seeds, (i + 1) * study.seeds)
+        returns = done.returns[these]
+        found[model][key(tau)] = {
+            **rounded(to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested)).figures()),
+            "practice_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
+            "practice_decisions": done.decisions[these],
+            "practice_return": rounded(np.nanmean(returns[:, -50:, int(spec.discounted_objective)], axis=1)),
+            "diverged": done.diverged[these],
+        }
     return found
 
 
@@ -257,9 +252,9 @@ def curves(study: Study, done: TrainResult) -> dict[str, Any]:
     """Validation curves of the first schedule of each model."""
     found: dict[str, Any] = {}
     each = len(study.schedules) * study.seeds
+    names = [name for name in ("episodes", "real", "score") if done.curve and name in done.curve[0]]
     for k, model in enumerate(study.models):
         these = slice(k * each, k * each + study.seeds)
-        names = [name for name in ("episodes", "real", "score") if done.curve and name in done.curve[0]]
         found[model] = {name: [rounded(point[name][these], 4) for point in done.curve] for name in names}
     return found
 
@@ -273,11 +268,8 @@ def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
     x, y = (np.linspace(-half, half, n) for half, n in zip((3.5, 5.0), GRID, strict=True))
     points = jnp.asarray(np.stack(np.meshgrid(x, y, indexing="ij"), -1), jnp.float32)
     each = len(study.schedules) * study.seeds
-    found: dict[str, Any] = {}
-    for k, model in enumerate(study.models):
-        first = one(q, k * each)
-        found[model] = rounded(np.asarray(first(points).max(-1)) / study.dqn.reward_scale, 4)
-    return found
+    values = {model: one(q, k * each)(points).max(-1) for k, model in enumerate(study.models)}
+    return {model: rounded(np.asarray(value) / study.dqn.reward_scale, 4) for model, value in values.items()}
 
 
 def key(tau: float) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from kairode.config.algorithms import FitConfig
-from kairode.config.models import PAPER_MODELS
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
 from kairode.result import rounded
@@ -55,34 +54,8 @@ ROWS = {
     ),
     "hiv-partial": TableRow("hiv-partial", "ours", {}, "without the infected cells", None),
 }
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    "gridworld": dict(
-        zip(
-            PAPER_MODELS,
-            [(0.894, 0.023), (0.334, 0.023), (0.899, 0.022), (1.161, 0.039), (0.452, 0.040), (0.845, 0.017)],
-            strict=True,
-        )
-    ),
-    "acrobot": dict(
-        zip(
-            PAPER_MODELS,
-            [(0.176, 0.010), (0.039, 0.006), (0.060, 0.006), (0.176, 0.010), (0.022, 0.005), (0.021, 0.005)],
-            strict=True,
-        )
-    ),
-    "hiv": dict(
-        zip(
-            PAPER_MODELS,
-            [(0.332, 0.013), (0.168, 0.014), (0.346, 0.022), (0.361, 0.017), (0.068, 0.006), (0.020, 0.001)],
-            strict=True,
-        )
-    ),
-}
-"""Published mean and std over five runs (Du, Futoma and Doshi-Velez 2020, table 1)."""
 USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
 """Rows shown by default: the paper's three, and HIV in full length."""
-
-
 EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_best", "iterations", "skipped", "solver")
 """Figures of a fit with one value per seed."""
 

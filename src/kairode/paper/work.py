@@ -14,10 +14,6 @@ from kairode.errors import KairodeError
 from kairode.runs.record import read_record
 
 
-def always_true() -> bool:
-    return True
-
-
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
     """One command that can be interrupted at any time and resumes from its checkpoint."""
@@ -35,7 +31,7 @@ class WorkItem:
     """Minimum number of seeds in the record."""
     needs: tuple[str, ...] = ()
     """Names of the work that must be done before."""
-    also: Callable[[], bool] = always_true
+    also: Callable[[], bool] = lambda: True
     """Whether everything that others use from the run folder exists."""
     seconds: float | None = None
     """Estimated, on one core; None if unknown."""
@@ -90,9 +86,7 @@ class WorkItem:
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:
     """A config without the fields that do not define the run: number of seeds, solver of a model without an ODE."""
     found = {name: value for name, value in config.items() if name != "seeds"}
-    if "ode" not in found.get("model", "ode"):
-        found = _without_solver(found)
-    return found
+    return found if "ode" in found.get("model", "ode") else _without_solver(found)
 
 
 def _without_solver(part: Any) -> Any:

@@ -43,7 +43,7 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
     first = parts[0]["figures"]
     figures = {
         "real_episodes": {**first["real_episodes"], "visits": first.get("visits", {}).get("real_episodes")},
-        "spec": parts[0]["figures"]["spec"],
+        "spec": first["spec"],
         "runs": [{**run, "commit": part["commit"]} for run, part in zip(runs, parts, strict=True)],
         "mean": {name: mean([run[name] for run in runs]) for name in known},
         "std": {name: std([run[name] for run in runs]) for name in known},
@@ -70,8 +70,8 @@ def key_figures(record: dict[str, Any]) -> dict[str, float]:
         found["model-free"] = objective_of(tests["model-free"])
     if visits := record["figures"].get("visits"):
         chosen, best, rarer = compare_with_fixed(visits)
-        found |= {"visits": chosen["decisions"], "chosen": objective_of(chosen), "fixed": objective_of(best)}
-        found |= {"fixed visits": best["decisions"]}
+        found |= {"visits": chosen["decisions"], "chosen": objective_of(chosen)}
+        found |= {"fixed": objective_of(best), "fixed visits": best["decisions"]}
         if rarer is not None:
             found["as few"] = objective_of(rarer)
     return found
@@ -81,23 +81,18 @@ def runs_table(record: dict[str, Any]) -> Table:
     figures, spec = record["figures"], spec_of(record)
     runs, names = figures["runs"], [name for name in HEADS if any(name in run for run in figures["runs"])]
     rows = [[f"seed {run['seed']}", *(_short(run.get(name)) for name in names)] for run in runs]
-    average = [_short(figures["mean"].get(name)) for name in names]
-    spread = [_short(figures["std"].get(name)) for name in names]
+    average, spread = ([_short(figures[what].get(name)) for name in names] for what in ("mean", "std"))
     seen = figures["real_episodes"]
-    caption = (
-        f"Mean {kind_of_return(spec)} on test episodes; policies learned from {seen['imagination']:,} real episodes"
-    )
+    kind = kind_of_return(spec)
+    caption = f"Mean {kind} on test episodes; policies learned from {seen['imagination']:,} real episodes"
     if "visits" in names:
         caption += (
             f"; visits chosen by models of {seen['visits'] or seen['imagination']:,} episodes, with returns accrued "
-        )
-        caption += (
             f"{every_interval(spec.finest, spec.time_unit)}. Fixed, as few: the best fixed interval "
             "with at most as many visits"
         )
-    caption += "."
     headers = ["", *(HEADS[name] for name in names)]
-    return Table.in_sections(headers, [rows, [["mean", *average], ["std", *spread]]], caption)
+    return Table.in_sections(headers, [rows, [["mean", *average], ["std", *spread]]], f"{caption}.")
 
 
 def _short(number: float | None) -> str | None:

@@ -3,10 +3,12 @@
 import html
 import io
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kairode.errors import KairodeError
@@ -20,6 +22,26 @@ STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "kairode"}
 """Text as text, and reproducible bytes."""
 
 
+def panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def finish_axes(axes: Axes, x: str, y: str, *, log: bool = False, legend: float = 8) -> None:
+    """Labels of both axes (x logarithmic if `log`), a legend of this font size, no frame."""
+    axes.set(xlabel=x, ylabel=y)
+    if log:
+        axes.set_xscale("log")
+    axes.legend(frameon=False, fontsize=legend)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def label_points(axes: Axes, xs: Iterable[float], ys: Iterable[float], names: Iterable[str], **style: Any) -> None:
+    for x, y, name in zip(xs, ys, names, strict=True):
+        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), **style)
+
+
 def save_figure(figure: Figure, path: str | Path) -> None:
     kind = Path(path).suffix.lstrip(".").lower() or "svg"
     if kind not in figure.canvas.get_supported_filetypes():
@@ -29,8 +51,7 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def inline_svg(figure: Figure, name: str, words: str) -> str:
-    """A figure as inline SVG with unique ids and the page's text colour; `words` is its description for screen
-    readers."""
+    """A figure as inline SVG with unique ids, the page's text colour, and a description for screen readers."""
     drawn = io.StringIO()
     with rc_context(STYLE):
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})

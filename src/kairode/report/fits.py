@@ -23,8 +23,8 @@ def fit_table(record: dict[str, Any], spec: Spec) -> Table:
         [row("all", errors, marked=True)],
         [row(name, values) for name, values in figures["by_dimension"].items()],
         [
-            row(f"up to {edges[i + 1]:.4g} {spec.time_unit}s", [seed[i] for seed in figures["by_time"]])
-            for i in range(len(edges) - 1)
+            row(f"up to {edge:.4g} {spec.time_unit}s", list(values))
+            for edge, values in zip(edges[1:], zip(*figures["by_time"], strict=True), strict=True)
         ],
     ]
     return Table.in_sections(["test error", *seeds, "mean", "std"], sections)

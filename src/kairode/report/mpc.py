@@ -1,5 +1,6 @@
 """Runs with continuous actions: results, learning curves, and the paper's figure of three robots."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from kairode.config.algorithms import MODEL_FREE
+from kairode.config.models import PAPER_MODELS
 from kairode.envs.core import Spec
+from kairode.envs.locomotion import ROBOTS
 from kairode.errors import KairodeError
+from kairode.report.figures import panel
 from kairode.report.table import Table, print_table
 from kairode.result import objective_of
 from kairode.runs.record import read_record
@@ -24,16 +28,10 @@ def control_table(record: dict[str, Any], time: str = "time", caption: str = "")
     figures, first = record["figures"], record["config"]["seed"]
     tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
     tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
-    rows = [
-        [
-            name,
-            f"{objective_of(test):.4g}",
-            f"{test['low']:.4g} to {test['high']:.4g}",
-            f"{test['decisions']:,.4g}",
-            f"{test['time']:,.6g}",
-        ]
-        for name, test in {**tests, "random actions": figures["random"]}.items()
-    ]
+    rows = []
+    for name, test in {**tests, "random actions": figures["random"]}.items():
+        interval, spent = f"{test['low']:.4g} to {test['high']:.4g}", f"{test['time']:,.6g}"
+        rows.append([name, f"{objective_of(test):.4g}", interval, f"{test['decisions']:,.4g}", spent])
     return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
 
 
@@ -50,11 +48,9 @@ def print_control(record: dict[str, Any], spec: Spec) -> None:
 def mpc_sentence(record: dict[str, Any]) -> str:
     figures, config = record["figures"], record["config"]
     chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(record)
-    how = (
-        f"{config['agent']['kind'].upper()} alone"
-        if config["model"] == MODEL_FREE
-        else f"planning with {_article(config['model'])} {config['model']} model"
-    )
+    how = f"{config['agent']['kind'].upper()} alone"
+    if (model := config["model"]) != MODEL_FREE:
+        how = f"planning with {'an' if model[0] in 'aeio' or model.startswith('rnn') else 'a'} {model} model"
     clear = sum(test["low"] > chance["high"] and test["episodes"] >= LEAST for test in figures["tests"])
     if count > 1:
         verdict = f"{clear} of {count} seeds {'is' if clear == 1 else 'are'} clearly better than"
@@ -70,13 +66,8 @@ def mpc_sentence(record: dict[str, Any]) -> str:
     )
 
 
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeio" or word.startswith("rnn") else "a"
-
-
 def curve_points(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Decisions and returns [seed, epoch] of a record; an epoch in which no episode ended repeats the previous
-    return."""
+    """Decisions and returns [seed, epoch]; an epoch in which no episode ended repeats the previous return."""
     entries = record["figures"]["curve"]
     decisions = np.array([entry["decisions"] for entry in entries])
     returns = np.array([[np.nan if x is None else x for x in entry["return"]] for entry in entries]).T
@@ -86,8 +77,7 @@ def curve_points(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel(6, 3.6)
     _curves(axes, records)
     axes.legend(frameon=False, fontsize=8)
     return figure
@@ -105,27 +95,25 @@ def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
 
 
-ROBOTS = ("swimmer", "hopper", "half-cheetah")
-ORDER = ("latent-ode", "ode-rnn", "latent-rnn", "decay-rnn", "dt-rnn", "rnn", MODEL_FREE)
+ORDER = (*reversed(PAPER_MODELS), MODEL_FREE)
 
 
 def read_records(results: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for env in ROBOTS:
-        paths = {model: results / f"{env}-{model}.json" for model in ORDER}
-        found[env] = {model: read_record(path) for model, path in paths.items() if path.exists()}
+    found: dict[str, dict[str, dict[str, Any]]] = {env: {} for env in ROBOTS}
+    for env, model in itertools.product(ROBOTS, ORDER):
+        if (path := results / f"{env}-{model}.json").exists():
+            found[env][model] = read_record(path)
     if not any(found.values()):
         raise KairodeError(f"there are no records of robots in {results}: set --results (in a clone: results/).")
     return found
 
 
 def mujoco_figure(results: Path) -> Figure:
-    """The paper's figure: learning curves of the three robots up to 100,000 decisions, and the final model-free
-    return."""
+    """The paper's figure: learning curves of the robots up to 100,000 decisions, and the final model-free return."""
     found = read_records(results)
     figure = Figure(figsize=(12, 3.4), layout="constrained")
     for axes, env in zip(figure.subplots(1, 3), ROBOTS, strict=True):
-        _curves(axes, {_label(model): record for model, record in found[env].items()})
+        _curves(axes, {model_label(model): record for model, record in found[env].items()})
         axes.set_title(env, fontsize=10)
         axes.set_xlim(0, 105_000)
         if MODEL_FREE in found[env]:
@@ -137,26 +125,20 @@ def mujoco_figure(results: Path) -> Figure:
     return figure
 
 
-def _label(model: str) -> str:
+def model_label(model: str) -> str:
     return "DDPG, no model" if model == MODEL_FREE else f"{model} + MPC"
 
 
 def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
     """Final test returns by model and robot: decisions, mean and standard deviation over seeds."""
+    table: dict[str, dict[str, Any]] = {}
     found = read_records(results)
-    return {
-        model: {
-            env: {
-                "decisions": found[env][model]["config"]["decisions"],
-                "seeds": found[env][model]["config"]["seeds"],
-                **dict(zip(("mean", "std"), mean_and_std(found[env][model]), strict=True)),
-            }
-            for env in ROBOTS
-            if model in found[env]
-        }
-        for model in ORDER
-        if any(model in found[env] for env in ROBOTS)
-    }
+    for model, env in itertools.product(ORDER, ROBOTS):
+        if record := found[env].get(model):
+            config, (middle, around) = record["config"], mean_and_std(record)
+            cell = {"decisions": config["decisions"], "seeds": config["seeds"], "mean": middle, "std": around}
+            table.setdefault(model, {})[env] = cell
+    return table
 
 
 def print_mujoco(results: Path) -> None:
@@ -164,7 +146,7 @@ def print_mujoco(results: Path) -> None:
     for model, cells in mujoco_table(results).items():
         decisions = sorted({cell["decisions"] for cell in cells.values()})
         shown = [f"{c['mean']:.4g} ± {c['std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
-        rows.append([_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
+        rows.append([model_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
     print_table(Table.of(["final return", "decisions", *ROBOTS], rows))
     print(
         "The paper shows curves without numbers: on swimmer and hopper Latent-ODE at 100,000 decisions "

@@ -69,9 +69,8 @@ def picture(figure: Figure, name: str, words: str, caption: str = "") -> str:
 
 
 def facts(items: Iterable[tuple[str, str]]) -> str:
-    return (
-        '<ul class="facts">' + "".join(f"<li><b>{text(big)}</b> {text(small)}</li>" for big, small in items) + "</ul>"
-    )
+    listed = "".join(f"<li><b>{text(big)}</b> {text(small)}</li>" for big, small in items)
+    return f'<ul class="facts">{listed}</ul>'
 
 
 def code(words: str) -> str:

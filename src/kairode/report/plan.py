@@ -75,9 +75,8 @@ def approximate_time(seconds: float | None) -> str:
 
 
 def plan_figures(units: Sequence[WorkItem]) -> list[dict[str, Any]]:
-    return [
-        {"name": work.name, "state": work.state, "needs": list(work.needs), "seconds": work.seconds} for work in units
-    ]
+    names = ("name", "state", "needs", "seconds")
+    return [{name: getattr(work, name) for name in names} for work in units]
 
 
 @contextlib.contextmanager
@@ -95,9 +94,8 @@ def work_progress(units: Sequence[WorkItem], quiet: bool) -> Iterator[Callable[[
             else:
                 running.remove(work.name) if work.name in running else None
                 done += 1
-            text = f"{work.name}: {WORDS.get(event, event)}"
-            text += f", see {work.log}" if event == "failed" else ""
-            show.say(text)
+            where = f", see {work.log}" if event == "failed" else ""
+            show.say(f"{work.name}: {WORDS.get(event, event)}{where}")
             show.note(", ".join(running))
             show(Progress("running", done, total, {}, 0.0))
 

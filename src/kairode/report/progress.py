@@ -4,14 +4,12 @@ Both are callbacks driven by `Progress` events. A stage begins with its first ev
 done or another stage begins.
 """
 
-import abc
 import dataclasses
 import math
 import statistics
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, final
 
 from rich.console import Console
@@ -39,7 +37,7 @@ def display(quiet: bool = False, console: Console | None = None) -> "Display":
     """Bars if the error stream is a terminal, lines if it is not, nothing if `quiet`."""
     console = Console(stderr=True) if console is None else console
     if quiet:
-        return Silent()
+        return Display()
     return Bars(console) if console.is_terminal else Lines(console)
 
 
@@ -51,22 +49,33 @@ class Stage:
     last: Progress
     began: float
     """By the display's clock."""
-    metrics: dict[str, float | list[float]] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, float | list[float]]
     """The latest value of each: not every event has all of them."""
     note: str = ""
 
-    def figures(self, seconds: float) -> list[str]:
-        """Texts to show, most important first."""
-        shown = [self.note] if self.note else []
-        for name in sorted(self.metrics, key=lambda name: name not in FIRST):
-            text = figure(name, self.metrics[name])
-            shown += [text] if text else []
-        steps = self.last.done - self.first.done
-        return [*shown, f"{rate(steps / seconds)} per second"] if steps > 0 and seconds > 0 else shown
+    @property
+    def steps(self) -> int:
+        """Steps done in this process."""
+        return self.last.done - self.first.done
+
+    def figures(self, seconds: float = 0.0) -> str:
+        """What to show, most important first; with the rate if the seconds are given."""
+        names = sorted(self.metrics, key=lambda name: name not in FIRST)
+        shown = [self.note, *(figure(name, self.metrics[name]) for name in names)]
+        if self.steps > 0 and seconds > 0:
+            rate = self.steps / seconds
+            shown.append(f"{rate:,.0f} per second" if rate >= 10 else f"{rate:.2g} per second")
+        return ", ".join(filter(None, shown))
+
+    def seconds_left(self, seconds: float) -> float | None:
+        """At the rate since the stage began in this process; None if unknown."""
+        if self.last.total is None or self.steps <= 0 or complete(self.last):
+            return None
+        return seconds * (self.last.total - self.last.done) / self.steps
 
 
-class Display(abc.ABC):
-    """A callback that shows events; a context manager."""
+class Display:
+    """A callback that shows events; a context manager. This one shows nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -78,9 +87,7 @@ class Display(abc.ABC):
     def __enter__(self) -> "Display":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         with self.lock:
             self._end(well=error is None)
 
@@ -122,36 +129,19 @@ class Display(abc.ABC):
         seconds = self.passed(stage)
         if stage.last.total is None and seconds < PERIOD:
             return ""
-        return "; ".join([f"{stage.last.stage}: finished after {duration(seconds)}", *figures_of(stage)])
+        return with_figures(f"{stage.last.stage}: finished after {duration(seconds)}", stage.figures())
 
-    @abc.abstractmethod
     def begin(self, stage: Stage) -> None:
         """A stage begins."""
 
-    @abc.abstractmethod
     def move(self, stage: Stage) -> None:
         """A stage has new progress."""
 
-    @abc.abstractmethod
     def end(self, stage: Stage, well: bool) -> None:
         """A stage ends; `well` is False after an exception."""
 
-    @abc.abstractmethod
     def say(self, sentence: str) -> None:
         """Print a sentence on its own line."""
-
-
-@final
-class Silent(Display):
-    """Shows nothing."""
-
-    def begin(self, stage: Stage) -> None: ...
-
-    def move(self, stage: Stage) -> None: ...
-
-    def end(self, stage: Stage, well: bool) -> None: ...
-
-    def say(self, sentence: str) -> None: ...
 
 
 @final
@@ -170,14 +160,12 @@ class Lines(Display):
         """First line of a stage, withheld until there is progress: a stage that fails at once is not announced."""
         self.closed = threading.Event()
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "Display":
         if self.heartbeat is not None:
             threading.Thread(target=self._beat, args=(self.heartbeat,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.closed.set()
         super().__exit__(kind, error, trace)
 
@@ -202,9 +190,9 @@ class Lines(Display):
     def so_far(self, stage: Stage) -> str:
         event, seconds = stage.last, self.passed(stage)
         count = f"{event.done:,} of {event.total:,}, " if event.total else f"{event.done:,}, " if event.done else ""
-        left = time_left(stage, seconds)
+        left = stage.seconds_left(seconds)
         more = "" if left is None else f", about {duration(left)} left"
-        return "; ".join([f"{event.stage}: {count}{duration(seconds)}{more}", *figures_of(stage, seconds)])
+        return with_figures(f"{event.stage}: {count}{duration(seconds)}{more}", stage.figures(seconds))
 
     def begin(self, stage: Stage) -> None:
         event = stage.last
@@ -239,18 +227,14 @@ class Bars(Display):
         self, console: Console, clock: Callable[[], float] = time.monotonic, auto_refresh: bool = True
     ) -> None:
         super().__init__(clock)
-        fixed = Column(no_wrap=True)
+        fixed, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
         self.bars = RichProgress(
             SpinnerColumn(table_column=fixed),  # keeps running while JAX compiles
             TextColumn("{task.description}", table_column=fixed, markup=False),
             Counted(BarColumn(bar_width=12)),
             Counted(MofNCompleteColumn()),
             Counted(TimeRemainingColumn(compact=True)),
-            TextColumn(
-                "{task.fields[figures]}",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-            ),
+            TextColumn("{task.fields[figures]}", table_column=rest, markup=False),
             console=console,
             expand=True,  # metrics get the remaining width
             get_time=clock,
@@ -259,26 +243,23 @@ class Bars(Display):
         )
         self.task: Any = None
 
-    def __enter__(self) -> "Bars":
+    def __enter__(self) -> "Display":
         self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         super().__exit__(kind, error, trace)
         self.bars.stop()
 
     def begin(self, stage: Stage) -> None:
-        name, event = stage.last.stage, stage.last
-        name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        event = stage.last
+        name = event.stage if len(event.stage) <= LONGEST_NAME else f"{event.stage[: LONGEST_NAME - 1]}…"
         self.task = self.bars.add_task(name, total=event.total, completed=event.done, figures="")
         self.move(stage)
 
     def move(self, stage: Stage) -> None:
-        event = stage.last
-        shown = ", ".join(stage.figures(self.passed(stage)))
-        self.bars.update(self.task, total=event.total, completed=event.done, figures=shown, refresh=True)
+        event, figures = stage.last, stage.figures(self.passed(stage))
+        self.bars.update(self.task, total=event.total, completed=event.done, figures=figures, refresh=True)
 
     def end(self, stage: Stage, well: bool) -> None:
         self.bars.remove_task(self.task)
@@ -305,9 +286,8 @@ def complete(event: Progress) -> bool:
     return event.total is not None and event.done >= event.total > 0
 
 
-def figures_of(stage: Stage, seconds: float = 0.0) -> list[str]:
-    shown = stage.figures(seconds)
-    return [", ".join(shown)] if shown else []
+def with_figures(sentence: str, figures: str) -> str:
+    return f"{sentence}; {figures}" if figures else sentence
 
 
 def figure(name: str, value: float | list[float]) -> str:
@@ -317,18 +297,6 @@ def figure(name: str, value: float | list[float]) -> str:
     if name in HIDDEN or not known or (name in HIDDEN_AT_ZERO and not any(known)):
         return ""
     return f"{name.replace('_', ' ')} {statistics.fmean(known):.4g}"
-
-
-def rate(steps: float) -> str:
-    return f"{steps:,.0f}" if steps >= 10 else f"{steps:.2g}"
-
-
-def time_left(stage: Stage, seconds: float) -> float | None:
-    """Seconds, at the rate since the stage began in this process; None if unknown."""
-    event, steps = stage.last, stage.last.done - stage.first.done
-    if event.total is None or steps <= 0 or complete(event):
-        return None
-    return seconds * (event.total - event.done) / steps
 
 
 def duration(seconds: float) -> str:

@@ -7,14 +7,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kairode.config.algorithms import MODEL_FREE
 from kairode.config.models import PAPER_MODELS
 from kairode.envs.locomotion import ROBOTS
-from kairode.paper import returns, table1
-from kairode.paper.published import RETURNS
+from kairode.paper import published, returns, table1
 from kairode.paper.studies import ORACLE, key
 from kairode.report.compare import runs_table
-from kairode.report.mpc import mean_and_std, mujoco_figure
+from kairode.report.mpc import ORDER, mean_and_std, model_label, mujoco_figure, read_records
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
 from kairode.report.schedule import LABELS, read_points, visits_figure
 from kairode.report.table import Table, mean_std, mean_std_cells
@@ -36,8 +34,8 @@ def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
         beside = table1.ROWS[row].paper
         section = []
         if beside is not None:
-            published = {model: (*pair, None) for model, pair in table1.PAPER[beside].items()}
-            section.append([row, "paper", *mean_std_cells(published, models, lowest=True, digits=3)])
+            pairs = {model: (*pair, None) for model, pair in published.ERRORS[beside].items()}
+            section.append([row, "paper", *mean_std_cells(pairs, models, lowest=True, digits=3)])
         section.append(["" if beside else row, "ours", *mean_std_cells(ours, models, lowest=True, digits=3)])
         sections.append(section)
     return Table.in_sections(["", "", *models], sections, f"State prediction error, {OVER_SEEDS}.", transpose=True)
@@ -45,16 +43,11 @@ def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
 
 def first_table(results: Path) -> Table:
     folder = results / "table1"
-    return error_table(
-        {
-            row: {
-                model: table1.read_cell(folder, row, model)
-                for model in PAPER_MODELS
-                if (folder / f"{row}-{model}.json").exists()
-            }
-            for row in table1.USUAL
-        }
-    )
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in table1.USUAL:
+        there = [model for model in PAPER_MODELS if (folder / f"{row}-{model}.json").exists()]
+        found[row] = {model: table1.read_cell(folder, row, model) for model in there}
+    return error_table(found)
 
 
 def returns_table(what: str, found: dict[str, Any]) -> Table:
@@ -67,8 +60,7 @@ def returns_table(what: str, found: dict[str, Any]) -> Table:
         taus = {"table2a": [0.0], "table2b": [returns.TRANSFER[env]], "table4": list(returns.REGULAR[env])}[what]
         for tau in taus:
             label = env if not tau else f"{env}, every {tau:g}"
-            published = RETURNS["own"][env] if not tau else RETURNS["regular"][env][key(tau)]
-            pairs = {model: (*pair, None) for model, pair in published.items()}
+            pairs = {model: (*pair, None) for model, pair in published.RETURNS[env][key(tau)].items()}
             section = [[label, "paper", *mean_std_cells(pairs, names, beside=[ORACLE])]]
             for setting, words in SETTINGS.items():
                 cells = found[setting][env][key(tau)] if what == "table4" else found[setting][env]
@@ -85,13 +77,10 @@ def _scaled(cell: dict[str, Any] | None, env: str) -> tuple[float, float, int] |
 
 
 def partial_table(found: dict[str, Any]) -> Table:
-    rows = []
-    for row, published in RETURNS["partial"].items():
-        pairs = [
-            (*published, None),
-            *(_scaled(found[setting]["hiv-partial"][row], "hiv-partial") for setting in SETTINGS),
-        ]
-        rows.append([row, *(None if pair is None else mean_std(*pair) for pair in pairs)])
+    rows: list[list[str | None]] = []
+    for row, pair in published.PARTIAL.items():
+        ours = [_scaled(found[setting]["hiv-partial"][row], "hiv-partial") for setting in SETTINGS]
+        rows.append([row, mean_std(*pair, None), *(None if one is None else mean_std(*one) for one in ours)])
     return Table.of(["policy", "paper", *SETTINGS.values()], rows, f"Discounted return (1e7), {OVER_SEEDS}.")
 
 
@@ -103,14 +92,12 @@ def rounds_table(results: Path) -> Table:
     found = [read_record(path) for path in sorted((results / "policies").glob("rounds-hiv-*.json"))]
     if not found:
         return Table.of(["real episodes"], [])
-    counts = [one["real_episodes"] for one in found[0]["figures"]["rounds"]]
-    rows = [
-        [f"seed {one['seed']}", *(f"{objective_of(part) / 1e7:.1f}" for part in one["figures"]["rounds"])]
-        for one in found
-    ]
-    return Table.of(
-        ["real episodes", *map(str, counts)], rows, "Discounted return (1e7) on 20 episodes after each round."
-    )
+    counts = [str(one["real_episodes"]) for one in found[0]["figures"]["rounds"]]
+    rows = []
+    for record in found:
+        scores = [f"{objective_of(one) / 1e7:.1f}" for one in record["figures"]["rounds"]]
+        rows.append([f"seed {record['seed']}", *scores])
+    return Table.of(["real episodes", *counts], rows, "Discounted return (1e7) on 20 episodes after each round.")
 
 
 def visits_table(results: Path) -> Table:
@@ -128,31 +115,23 @@ def visits_table(results: Path) -> Table:
 
 
 def robots_table(results: Path) -> Table:
+    found = read_records(results / "control")
     rows: list[list[str | None]] = []
-    chance: list[str] = []
-    for model in (*reversed(PAPER_MODELS), MODEL_FREE):
-        shown: list[str | None] = []
-        decisions = ""
-        for env in ROBOTS:
-            path = results / "control" / f"{env}-{model}.json"
-            if not path.exists():
-                shown.append(None)
-                continue
-            record = read_record(path)
-            decisions = f"{record['config']['decisions']:,}"
-            middle, around = mean_and_std(record)
-            shown.append(
-                mean_std(middle, around, record["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
-            )
-            if len(chance) < len(ROBOTS):
-                chance.append(f"{objective_of(record['figures']['random']):.3g}")
-        rows.append([f"{model} + MPC" if model != MODEL_FREE else "DDPG, no model", decisions, *shown])
-    rows.append(["random", "", *chance])
-    return Table.of(
-        ["", "decisions", *ROBOTS],
-        rows,
-        "Final return, mean ± std over three seeds (other numbers in brackets).",
-    )
+    for model in ORDER:
+        records = [found[env].get(model) for env in ROBOTS]
+        decisions = [f"{record['config']['decisions']:,}" for record in records if record]
+        rows.append([model_label(model), decisions[-1] if decisions else "", *map(_robot_cell, records)])
+    firsts = [next(iter(records.values()), None) for records in found.values()]
+    chance = [None if first is None else f"{objective_of(first['figures']['random']):.3g}" for first in firsts]
+    caption = "Final return, mean ± std over three seeds (other numbers in brackets)."
+    return Table.of(["", "decisions", *ROBOTS], [*rows, ["random", "", *chance]], caption)
+
+
+def _robot_cell(record: dict[str, Any] | None) -> str | None:
+    if record is None:
+        return None
+    middle, around = mean_and_std(record)
+    return mean_std(middle, around, record["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
 
 
 def main_job(results: Path) -> Table:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kairode.errors import KairodeError
 from kairode.files import atomic_write, load_json
@@ -60,9 +59,8 @@ def _section(name: str, results: Path) -> str:
             parts.append(page.picture(FIGURES[name](results), name, WORDS[name]))
         if name in TABLES:
             table = TABLES[name](results)
-            shown = to_html(table)
             if table.rows:
-                parts.append(page.folded("In numbers", shown) if name in FIGURES else shown)
+                parts.append(page.folded("In numbers", to_html(table)) if name in FIGURES else to_html(table))
     except KairodeError:
         return ""
     command = "kairode run hiv --seed 0" if name == MAIN else f"kairode reproduce {name}"
@@ -72,20 +70,13 @@ def _section(name: str, results: Path) -> str:
 def _origin(results: Path) -> str:
     rows = []
     for path in sorted(results.rglob("*.json")):
-        record = _read(path)
-        if record is None:
-            continue
-        where = record["machine"]["device"] if record["machine"]["device"] != "cpu" else record["machine"]["processor"]
-        commit = (record["commit"] or "")[:10]
-        rows.append((str(path.relative_to(results)), record["command"], where, f"{record['seconds']:,.0f} s", commit))
+        record = load_json(path, "remove it, or restore it.")
+        if isinstance(record, dict) and {"machine", "command", "seconds", "commit"} <= record.keys():
+            machine, seconds, commit = record["machine"], f"{record['seconds']:,.0f} s", (record["commit"] or "")[:10]
+            where = machine["device"] if machine["device"] != "cpu" else machine["processor"]
+            rows.append((path.relative_to(results), record["command"], where, seconds, commit))
     heads = ("record", "command", "machine", "time", "commit")
     return page.section("Records", page.folded(f"{len(rows)} records", to_html(Table.of(heads, rows))))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A record; None if the file is not one."""
-    record = load_json(path, "remove it, or restore it.")
-    return record if isinstance(record, dict) and {"machine", "command", "seconds", "commit"} <= record.keys() else None
 
 
 def write_document(document: Path, results: Path) -> list[str]:
@@ -95,20 +86,18 @@ def write_document(document: Path, results: Path) -> list[str]:
     """
     if not document.is_file():
         raise KairodeError(f"{document} does not exist (in a clone: docs/results.md); --page writes a page instead.")
-    before = document.read_text(encoding="utf-8")
-    marked = [name for name in re.findall(r"<!-- ([\w-]+) -->\n", before) if name != "end"]
-    after = before
+    content = document.read_text(encoding="utf-8")
+    marked = [name for name in re.findall(r"<!-- ([\w-]+) -->\n", content) if name != "end"]
     for name in marked:
         if name not in TABLES:
             raise KairodeError(f"{document} refers to an unknown table '{name}'; known: {', '.join(TABLES)}.")
-        inside = to_markdown(TABLES[name](results))
-        block = f"<!-- {name} -->\n{inside}\n<!-- end -->"
-        blocks = re.split(rf"<!-- {name} -->\n.*?<!-- end -->", after, flags=re.DOTALL)
-        after = block.join(blocks)
-        if len(blocks) == 1:
+        block = f"<!-- {name} -->\n{to_markdown(TABLES[name](results))}\n<!-- end -->"
+        parts = re.split(rf"<!-- {name} -->\n.*?<!-- end -->", content, flags=re.DOTALL)
+        content = block.join(parts)
+        if len(parts) == 1:
             raise KairodeError(f"{document}: the mark <!-- {name} --> has no <!-- end -->.")
     for name, file in PICTURES.items():
         save_figure(FIGURES[name](results), document.parent / file)
     with atomic_write(document) as part:
-        part.write_text(after, encoding="utf-8")
+        part.write_text(content, encoding="utf-8")
     return [*marked, *PICTURES]

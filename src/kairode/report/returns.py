@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from kairode.errors import KairodeError
 from kairode.paper.returns import ENVS, STUDIES
 from kairode.paper.studies import ORACLE
+from kairode.report.figures import finish_axes, panel
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
@@ -28,13 +29,9 @@ def values_figure(results: Path) -> Figure:
         values = np.array(grid)
         values = (values - values.min()) / np.ptp(values)
         axes.imshow(values, origin="lower", extent=(-5, 5, -3.5, 3.5), cmap=colormaps["viridis"], aspect="equal")
-        for (x_low, x_high), (y_low, y_high), letter in (
-            ((-0.5, 0.5), (-5, -4), "S"),
-            ((-0.5, 0.5), (1.5, 2.5), "G"),
-        ):
-            corners = [(y_low, x_low), (y_high, x_low), (y_high, x_high), (y_low, x_high), (y_low, x_low)]
-            axes.plot(*zip(*corners, strict=True), color="white", linewidth=0.8)
-            axes.text(np.mean((y_low, y_high)), 0, letter, color="white", ha="center", va="center", fontsize=7)
+        for low, high, letter in ((-5, -4, "S"), (1.5, 2.5, "G")):  # squares of start and goal
+            axes.plot([low, high, high, low, low], [-0.5, -0.5, 0.5, 0.5, -0.5], color="white", linewidth=0.8)
+            axes.text((low + high) / 2, 0, letter, color="white", ha="center", va="center", fontsize=7)
         axes.set_title(model, fontsize=9, color="#c53030" if "ode" in model else "black")
         axes.set_xticks([])
         axes.set_yticks([])
@@ -61,10 +58,8 @@ def curves_figure(results: Path, *, partial: bool = False) -> Figure:
                 label = f"{model}, s and z" if study.latent_policy else model
                 _band(axes, curve, UNITS[env], label, next(colours), partial or model == ORACLE)
         axes.set_title(env, fontsize=10)
-        axes.set_xlabel("training episodes (imagined; real for the oracle)")
-        axes.set_ylabel("return on the real system" + (" (1e7)" if "hiv" in env else ""))
-        axes.legend(frameon=False, fontsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
+        y = "return on the real system" + (" (1e7)" if "hiv" in env else "")
+        finish_axes(axes, "training episodes (imagined; real for the oracle)", y, legend=7)
     return figure
 
 
@@ -80,8 +75,7 @@ def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any
 
 
 def rounds_figure(results: Path) -> Figure:
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel(7, 3.6)
     oracle = _figures(results, "ours-hiv-oracle")["curves"][ORACLE]
     _band(axes, oracle, 1e7, "model-free (five seeds)", "#2b6cb0", True)
     records = sorted(results.glob("rounds-hiv-*.json"))
@@ -92,11 +86,7 @@ def rounds_figure(results: Path) -> Figure:
         episodes, returns = [point["real_episodes"] for point in points], list(map(objective_of, points))
         label = f"Dyna rounds ({len(records)} seeds)" if i == 0 else None
         axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=label)
-    axes.set_xscale("log")
-    axes.set_xlabel("real episodes")
-    axes.set_ylabel("return on HIV (1e7)")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_axes(axes, "real episodes", "return on HIV (1e7)", log=True)
     return figure
 
 

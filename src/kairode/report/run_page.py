@@ -17,8 +17,10 @@ from kairode.report.summary import (
     gained,
     kind_of_return,
     measured,
+    shares,
     spec_of,
     summary_sentences,
+    with_interval,
 )
 from kairode.report.table import Row, Table, to_html
 from kairode.result import objective_of
@@ -34,11 +36,9 @@ def write_run_page(folder: Path) -> Path:
     if record.get("kind") == "control":
         return write_control_page(folder, record)
     if record.get("kind") != "run" or "spec" not in record["figures"]:
-        raise KairodeError(f"{folder / 'record.json'} has kind '{record.get('kind')}', for which there is no page.")
+        raise KairodeError(f"{path} has kind '{record.get('kind')}', for which there is no page.")
     if not isinstance(record["figures"].get("real_episodes"), dict):
-        raise KairodeError(
-            f"{folder / 'record.json'} was written by an older version: run its command again in a new folder."
-        )
+        raise KairodeError(f"{path} was written by an older version: run its command again in a new folder.")
     config, spec = record["config"], spec_of(record)
     title = f"{spec.name}: policy learned in {config['model']} models"
     parts = [
@@ -58,19 +58,16 @@ def write_run_page(folder: Path) -> Path:
 def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
     config, (middle, _) = record["config"], mean_and_std(record)
     chance = objective_of(record["figures"]["random"])
+    seeds = f"{config['seeds']} seed{'s' * (config['seeds'] != 1)}"
+    facts = [
+        (f"{middle:.4g}", f"mean test return (random actions: {chance:.4g})"),
+        (f"{config['decisions']:,}", f"real decisions per seed; {seeds}"),
+    ]
     words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
     drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": record})
     parts = [
         page.paragraph(mpc_sentence(record), "lead"),
-        page.facts(
-            [
-                (f"{middle:.4g}", f"mean test return (random actions: {chance:.4g})"),
-                (
-                    f"{config['decisions']:,}",
-                    f"real decisions per seed; {config['seeds']} seed{'s' * (config['seeds'] != 1)}",
-                ),
-            ]
-        ),
+        page.facts(facts),
         page.section("Evaluation", to_html(control_table(record, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),
         reproduction(record),
@@ -87,20 +84,17 @@ def headline(record: dict[str, Any]) -> list[tuple[str, str]]:
         share, chance, always = (
             f"{100 * test['measures'][name]:.0f}\u00a0%" for test in (mine, all_tests["random"], all_tests[constant])
         )
-        words = f"of the time (random actions {chance}, best constant policy {always})"
-        found.append((f"{share} {name}", words))
+        found.append((f"{share} {name}", f"of the time (random actions {chance}, best constant policy {always})"))
     kind = kind_of_return(spec)
     score, rival = objective_of(mine), objective_of(all_tests[constant])
     if min(score, rival) > 0 and score > rival:
         found.append((f"{score / rival:.3g} times", f"the {kind} of {constant}, the best constant policy"))
     else:
         found.append((f"{score:.3g}", f"{kind} ({rival:.3g} for {constant}, the best constant policy)"))
-    seen = figures["real_episodes"]["imagination"]
-    found.append((f"{seen:,} real episodes", "used by models and policy"))
+    found.append((f"{figures['real_episodes']['imagination']:,} real episodes", "used by models and policy"))
     if "visits" in figures:
         mine, best, rarer = compare_with_fixed(figures["visits"])
-        gains = gained(mine, best, rarer, spec)
-        words = f"chosen by the model: {' and '.join(gains)}" if gains else "chosen by the model: no gain"
+        words = f"chosen by the model: {' and '.join(gained(mine, best, rarer, spec)) or 'no gain'}"
         fixed = f"{every_interval(best['interval'], spec.time_unit)}, {best['decisions']:.0f} {spec.decision_name}s"
         found.append((f"{mine['decisions']:.0f} {spec.decision_name}s", f"{words} (best fixed interval: {fixed})"))
     return found
@@ -159,8 +153,7 @@ def predictions(record: dict[str, Any]) -> str:
             f"Predicted and true trajectory of a new episode under {who}, {steps} decisions: for each observed "
             "variable a solid line (true) and a dashed line (predicted from the first observation)."
         )
-        drawn = course_figure(courses[key], f"Under {who}")
-        parts.append(page.picture(drawn, f"predicted-{key}", words))
+        parts.append(page.picture(course_figure(courses[key], f"Under {who}"), f"predicted-{key}", words))
     note = (
         "Open-loop predictions from the first observation, given the true actions and intervals. (The policy "
         "itself observes the system at every decision.)"
@@ -174,27 +167,16 @@ def learning(record: dict[str, Any]) -> str:
         "Return on the real system during learning, compared with model-free learning, the best constant "
         "policy and random actions."
     )
-    rounds = figures.get("rounds")
     listed = ""
-    if rounds:
-        rows = [
-            (
-                one["number"],
-                one["real_episodes"],
-                f"{one['model_error']:.3g}",
-                f"{one['collected']:.3g}",
-                f"{objective_of(one):.3g} ({one['low']:.3g} to {one['high']:.3g})",
-            )
-            for one in rounds
-        ]
-        heads = (
-            "round",
-            "real episodes",
-            "model error",
-            "return of the collected episodes",
-            "return after the round (95 %)",
-        )
-        listed = page.folded("All rounds", to_html(Table.of(heads, rows, "20 validation episodes after each round.")))
+    if rounds := figures.get("rounds"):
+        rows = []
+        for one in rounds:
+            tested = f"{objective_of(one):.3g} ({one['low']:.3g} to {one['high']:.3g})"
+            errors = [f"{one['model_error']:.3g}", f"{one['collected']:.3g}"]
+            rows.append([one["number"], one["real_episodes"], *errors, tested])
+        heads = ["round", "real episodes", "model error", "return of the collected episodes"]
+        table = Table.of([*heads, "return after the round (95 %)"], rows, "20 validation episodes after each round.")
+        listed = page.folded("All rounds", to_html(table))
     return page.section("Learning", page.picture(learning_figure(record), "learning", words), listed)
 
 
@@ -220,8 +202,8 @@ def decision_times(record: dict[str, Any]) -> str:
     rows = []
     for label in (*chosen, "own", *of_kind(found["usual"], "fixed")):
         row, usual = found["rows"][label], found["usual"].get(label)
-        cells = [_schedule(row, spec), f"{row['decisions']:.0f}", _cell(row), "" if usual is None else _cell(usual)]
-        cells += [f"{100 * row['measures'][name]:.0f} %" for name in measures]
+        returns = [with_interval(row), "" if usual is None else with_interval(usual)]
+        cells = [_schedule(row, spec), f"{row['decisions']:.0f}", *returns, *shares(row, measures)]
         rows.append(Row.of(cells, marked=label in chosen))
     heads = ["schedule", f"{spec.decision_name}s", "schedule policy (95 %)", "main policy (95 %)"]
     heads += [f"{name} (schedule policy)" for name in measures]
@@ -247,10 +229,6 @@ def decision_times(record: dict[str, Any]) -> str:
     )
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 def _schedule(row: dict[str, Any], spec: Spec) -> str:
     if row["kind"] == "own":
         return "the environment's own"
@@ -259,12 +237,8 @@ def _schedule(row: dict[str, Any], spec: Spec) -> str:
     return f"chosen, price {exact_number(row['price'])} per {spec.decision_name}"
 
 
-def _cell(row: dict[str, Any]) -> str:
-    return f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})"
-
-
 def reproduction(record: dict[str, Any]) -> str:
-    machine, versions = record["machine"], record["versions"]
+    machine = record["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in record.get("stages", {}).items())
     rows = [
@@ -273,7 +247,7 @@ def reproduction(record: dict[str, Any]) -> str:
         ("machine", where),
         ("time", f"{record['seconds']:.0f} s{f' ({spent})' if spent else ''}"),
         ("seed", record["seed"]),
-        *((f"{name}", version) for name, version in versions.items()),
+        *record["versions"].items(),
     ]
     return page.section(
         "Reproduction",

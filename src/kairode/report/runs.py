@@ -6,12 +6,13 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.report.figures import CHOSEN, FIXED, LINE, OWN
+from kairode.report.figures import CHOSEN, FIXED, LINE, OWN, finish_axes, label_points, panel
 from kairode.report.summary import (
     fixed_rivals,
     kind_of_return,
     measured,
     no_better_sentence,
+    shares,
     spec_of,
     summary_sentences,
 )
@@ -22,10 +23,6 @@ from kairode.runs.labels import best_constant, exact_number, of_kind
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 
 
-def policy_name(test: str) -> str:
-    return NAMES.get(test, test)
-
-
 def policy_table(record: dict[str, Any]) -> Table:
     """Test results: each policy's return with its interval, and the real data it learned from."""
     spec, figures = spec_of(record), record["figures"]
@@ -34,17 +31,15 @@ def policy_table(record: dict[str, Any]) -> Table:
     rows = []
     for i, (name, test) in enumerate(figures["tests"].items()):
         interval = f"{test['low']:.3g} to {test['high']:.3g}"
-        shares = [f"{100 * test['measures'][measure]:.0f} %" for measure in measures]
-        cells = [policy_name(name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}", *shares]
+        cells = [NAMES.get(name, name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}"]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
         counts = ["-" if number is None else f"{number:,}" for number in seen]
-        rows.append(Row.of([*cells, *counts], marked=i == 0))
+        rows.append(Row.of([*cells, *shares(test, measures), *counts], marked=i == 0))
     return Table.of([*headers, "real episodes", "real decisions"], rows)
 
 
 def print_run(record: dict[str, Any]) -> None:
-    """Print a warning if the policy is no better than simple ones, the test results (in 80 columns), and the
-    summary."""
+    """Print a warning if the policy is no better than simple ones, the tests (in 80 columns), and the summary."""
     failed = no_better_sentence(record)
     if failed:
         print(failed)
@@ -57,7 +52,7 @@ def print_run(record: dict[str, Any]) -> None:
 def _short_table(table: Table, tests: dict[str, Any]) -> Table:
     """Keep only the best constant policy, and the columns that fit into 80 characters."""
     columns = [i for i, head in enumerate(table.headers) if head not in ("decisions", "real decisions")]
-    others = {policy_name(name) for name, test in tests.items() if test["kind"] == "constant"} - {best_constant(tests)}
+    others = of_kind(tests, "constant").keys() - {best_constant(tests)}
     rows = []
     for row in table.rows:
         name, *texts = (row.cells[i].text or "" for i in columns)
@@ -69,8 +64,7 @@ def _short_table(table: Table, tests: dict[str, Any]) -> Table:
 def learning_figure(record: dict[str, Any]) -> Figure:
     """Return on the real system: by real episodes for Dyna rounds, otherwise by training episodes."""
     figures, spec = record["figures"], spec_of(record)
-    figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = panel(7.5, 3.8)
     if "rounds" in figures:
         rounds = figures["rounds"]
         seen, low, high = ([one[name] for one in rounds] for name in ("real_episodes", "low", "high"))
@@ -89,7 +83,7 @@ def learning_figure(record: dict[str, Any]) -> Figure:
     constant = best_constant(tests)
     axes.axhline(objective_of(tests[constant]), color=OWN, lw=1, ls="-.", label=constant)
     axes.axhline(objective_of(tests["random"]), color=FIXED, lw=1, ls="--", label="random actions")
-    axes.set_ylabel("discounted return" if spec.discounted_objective else "return")
+    axes.set_ylabel(kind_of_return(spec))
     shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
     if min(shown) > 0 and max(shown) > 50 * min(shown):
         axes.set_yscale("log")
@@ -129,20 +123,11 @@ def tradeoff_figure(record: dict[str, Any]) -> Figure:
     """Return against decisions: fixed intervals, the environment's own schedule, and those chosen at each price."""
     spec, found = spec_of(record), record["figures"]["visits"]
     rows = found["rows"]
-    figure = Figure(figsize=(7.5, 4), layout="constrained")
-    axes = figure.subplots()
-    fixed = fixed_rivals(found)
-    axes.plot(
-        *_points(fixed),
-        "o-",
-        color=FIXED,
-        ms=4,
-        lw=0.9,
-        label="fixed interval (better of two policies)",
-    )
-    for row in fixed.values():
-        where = (row["decisions"], objective_of(row))
-        axes.annotate(f"{row['interval']:g}", where, textcoords="offset points", xytext=(4, 4), fontsize=7)
+    figure, axes = panel(7.5, 4)
+    fixed = fixed_rivals(found).values()
+    points = [row["decisions"] for row in fixed], [objective_of(row) for row in fixed]
+    axes.plot(*points, "o-", color=FIXED, ms=4, lw=0.9, label="fixed interval (better of two policies)")
+    label_points(axes, *points, [f"{row['interval']:g}" for row in fixed], fontsize=7)
     own = found["usual"]["own"]
     axes.errorbar(*_bar(own), fmt="s", color=OWN, ms=5, label="the environment's own schedule")
     chosen = of_kind(rows, "chosen")
@@ -153,16 +138,9 @@ def tradeoff_figure(record: dict[str, Any]) -> Figure:
     for i, (where, labels) in enumerate(places.items()):
         words = f"price {', '.join(labels)}"
         axes.annotate(words, where, textcoords="offset points", xytext=(8, -3 - 9 * i), fontsize=7, color=CHOSEN)
-    axes.set_xscale("log")
-    axes.set_xlabel(f"{spec.decision_name}s per episode")
-    axes.set_ylabel("discounted return" if spec.discounted_objective else "accrued return")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    kind = "discounted return" if spec.discounted_objective else "accrued return"
+    finish_axes(axes, f"{spec.decision_name}s per episode", kind, log=True)
     return figure
-
-
-def _points(rows: dict[str, Any]) -> tuple[list[float], list[float]]:
-    return [row["decisions"] for row in rows.values()], [objective_of(row) for row in rows.values()]
 
 
 def _bar(row: dict[str, Any]) -> tuple[float, float, Any]:

@@ -9,16 +9,14 @@ from matplotlib.figure import Figure
 
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
-from kairode.report.figures import CHOSEN, FIXED, OWN, RANDOM, TRUTH, save_figure
-from kairode.report.summary import every_interval, measured
+from kairode.report import figures
+from kairode.report.summary import every_interval, kind_of_return, measured, shares, with_interval
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_name, objective_of
 from kairode.runs import labels
 from kairode.runs.labels import exact_number, of_kind
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
-
-COLOURS = {"fixed": FIXED, "own": OWN, "chosen": CHOSEN, "truth": TRUTH, "random": RANDOM}
 
 
 def print_schedule(record: dict[str, Any], spec: Spec) -> None:
@@ -30,10 +28,9 @@ def print_schedule(record: dict[str, Any], spec: Spec) -> None:
     heads, cells = [*names, f"{spec.decision_name}s", f"{spec.time_unit}s between", *measures], []
     other = objective_name(discounted=not spec.discounted_objective, accrued=True)
     for row in rows.values():
-        numbers = [f"{objective_of(row):.4g} ({row['low']:.3g} to {row['high']:.3g})", f"{row[other]:.4g}"]
-        numbers += [f"{row['decisions']:.4g}", f"{row['time'] / row['decisions']:.3g}"]
-        shares = [f"{100 * row['measures'][name]:.0f} %" for name in measures]
-        cells.append(Row.of([_named(row), *numbers, *shares], marked=row["kind"] == "chosen"))
+        numbers = [with_interval(row), f"{row[other]:.4g}", f"{row['decisions']:.4g}"]
+        numbers += [f"{row['time'] / row['decisions']:.3g}", *shares(row, measures)]
+        cells.append(Row.of([_named(row), *numbers], marked=row["kind"] == "chosen"))
     caption = (
         "The same policy under every schedule; accrued returns, with rewards counted on every finest time "
         "step." + "".join(f" {sentence}" for name, sentence in spec.measures if name in measures)
@@ -88,49 +85,39 @@ def chosen_sentence(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> s
 def draw_schedule(record: dict[str, Any], spec: Spec, path: Path) -> None:
     rows = record["figures"]["rows"]
     chosen = of_kind(rows, "chosen").values()
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = figures.panel(7, 4)
     fixed = [(row["decisions"], objective_of(row), f"{row['interval']:g}") for row in of_kind(rows, "fixed").values()]
-    _labelled(axes, fixed, COLOURS["fixed"], "fixed intervals", "o-")
+    _labelled(axes, fixed, figures.FIXED, "fixed intervals", "o-")
     own = (rows["own"]["decisions"], objective_of(rows["own"]), "own")
-    _labelled(axes, [own], COLOURS["own"], "the environment's own", "s")
+    _labelled(axes, [own], figures.OWN, "the environment's own", "s")
     for what, style, words in (("price", "D-", "chosen, by price"), ("budget", "x:", "chosen, by budget")):
         mine = sorted(
             (row["decisions"], objective_of(row), exact_number(row[what])) for row in chosen if row[what] is not None
         )
         if mine:
-            _labelled(axes, mine, COLOURS["chosen"], words, style)
-    _finished(axes, spec)
-    save_figure(figure, path)
+            _labelled(axes, mine, figures.CHOSEN, words, style)
+    y = f"{kind_of_return(spec)}, accrued every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)}"
+    figures.finish_axes(axes, f"{spec.decision_name}s in {spec.horizon:g} {spec.time_unit}s", y, log=True)
+    figures.save_figure(figure, path)
 
 
 def _labelled(axes: Any, points: Sequence[tuple[float, float, str]], colour: str, label: str, kind: str) -> None:
-    xs, ys, _ = zip(*points, strict=True)
+    xs, ys, names = zip(*points, strict=True)
     axes.plot(xs, ys, kind, color=colour, label=label, ms=4, lw=0.9)
-    for x, y, name in points:
-        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)
-
-
-def _finished(axes: Any, spec: Spec) -> None:
-    axes.set_xscale("log")
-    axes.set_xlabel(f"{spec.decision_name}s in {spec.horizon:g} {spec.time_unit}s")
-    kind = "discounted return" if spec.discounted_objective else "return"
-    axes.set_ylabel(f"{kind}, accrued every {spec.finest:g} {spec.time_unit}{'s' * (spec.finest != 1)}")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    figures.label_points(axes, xs, ys, names, fontsize=6, color=colour)
 
 
 LABELS = {
-    "fixed": ("fixed interval, best policies", COLOURS["fixed"], "o-"),
-    "own": ("the environment's own schedule", COLOURS["own"], "s"),
-    "truth": ("true dynamics, one policy per price", COLOURS["truth"], "D-"),
-    "rounds": ("Latent-ODE, one policy per price", COLOURS["chosen"], "D-"),
-    "week-rounds": ("Latent-ODE, at most a week ahead", COLOURS["chosen"], "*"),
-    "random": ("Latent-ODE (1000 random episodes)", COLOURS["random"], "^-"),
-    "once-truth price": ("true dynamics, one policy, by price", COLOURS["truth"], "x--"),
-    "once-truth budget": ("true dynamics, one policy, by budget", COLOURS["truth"], "+:"),
-    "once-rounds price": ("Latent-ODE, one policy, by price", COLOURS["chosen"], "x--"),
-    "once-rounds budget": ("Latent-ODE, one policy, by budget", COLOURS["chosen"], "+:"),
+    "fixed": ("fixed interval, best policies", figures.FIXED, "o-"),
+    "own": ("the environment's own schedule", figures.OWN, "s"),
+    "truth": ("true dynamics, one policy per price", figures.TRUTH, "D-"),
+    "rounds": ("Latent-ODE, one policy per price", figures.CHOSEN, "D-"),
+    "week-rounds": ("Latent-ODE, at most a week ahead", figures.CHOSEN, "*"),
+    "random": ("Latent-ODE (1000 random episodes)", figures.RANDOM, "^-"),
+    "once-truth price": ("true dynamics, one policy, by price", figures.TRUTH, "x--"),
+    "once-truth budget": ("true dynamics, one policy, by budget", figures.TRUTH, "+:"),
+    "once-rounds price": ("Latent-ODE, one policy, by price", figures.CHOSEN, "x--"),
+    "once-rounds budget": ("Latent-ODE, one policy, by budget", figures.CHOSEN, "+:"),
 }
 """Label, colour and style of each schedule."""
 
@@ -159,15 +146,7 @@ def read_points(results: Path, env: str = "hiv") -> dict[str, dict[str, Any]]:
 
 
 def print_visits(results: Path) -> None:
-    names = (
-        "schedule",
-        "setting",
-        "discounted return (1e7)",
-        "return (1e7)",
-        "visits",
-        "seeds",
-        "training cut short",
-    )
+    heads = ["schedule", "setting", "discounted return (1e7)", "return (1e7)", "visits", "seeds", "training cut short"]
     rows = []
     for name, points in read_points(results).items():
         for label, point in points.items():
@@ -175,35 +154,21 @@ def print_visits(results: Path) -> None:
             numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
             planned = point.get("practice_wanted")
             cut = "" if planned is None else f"{min(point['practice_episodes'])} of {planned}"
-            rows.append(
-                [LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", str(len(returns[0])), cut]
-            )
-    caption = (
-        "accrued returns, mean ± std over seeds; cut short: training episodes before the time limit, of those planned"
-    )
-    print_table(Table.of(names, rows, caption))
+            rows.append([LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", len(returns[0]), cut])
+    caption = "mean ± std over seeds; cut short: training episodes before the time limit, of those planned"
+    print_table(Table.of(heads, rows, f"accrued returns, {caption}"))
 
 
 def visits_figure(results: Path) -> Figure:
     """The paper's figure: return against visits by schedule, mean and std over seeds."""
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = figures.panel(8, 4.6)
+    bars: dict[str, Any] = {"ms": 4, "lw": 0.9, "elinewidth": 0.6, "capsize": 2}
     for name, points in read_points(results).items():
-        # Prices and budgets are too close to label: see the table.
-        _bars(axes, points, *LABELS[name], named=name in ("fixed", "own"))
-    axes.set_xscale("log")
-    axes.set_xlabel("visits in 1000 days")
-    axes.set_ylabel("discounted return, accrued daily (1e7)")
-    axes.legend(frameon=False, fontsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+        label, colour, style = LABELS[name]
+        xs = [mean(point["decisions"]) for point in points.values()]
+        ys, stds = ([f(objective_of(point)) / 1e7 for point in points.values()] for f in (mean, std))
+        axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, **bars)
+        if name in ("fixed", "own"):  # prices and budgets are too close to label: see the table
+            figures.label_points(axes, xs, ys, points, fontsize=6, color=colour)
+    figures.finish_axes(axes, "visits in 1000 days", "discounted return, accrued daily (1e7)", log=True, legend=7)
     return figure
-
-
-def _bars(axes: Any, points: dict[str, Any], label: str, colour: str, style: str, named: bool) -> None:
-    xs = [mean(point["decisions"]) for point in points.values()]
-    ys, stds = ([f(objective_of(point)) / 1e7 for point in points.values()] for f in (mean, std))
-    axes.errorbar(xs, ys, yerr=stds, fmt=style, color=colour, label=label, ms=4, lw=0.9, elinewidth=0.6, capsize=2)
-    if not named:
-        return
-    for x, y, name in zip(xs, ys, points, strict=True):
-        axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=6, color=colour)

@@ -1,5 +1,6 @@
 """Results of a run in sentences."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from kairode.data.describe import spec_from_dict
@@ -23,12 +24,10 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
     sentences = [*filter(None, [no_better_sentence(record)]), policy_sentence(record)]
     spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
-        mine, chance, always = (
-            100 * test["measures"][name] for test in (tests["imagination"], tests["random"], constant)
-        )
+        mine, chance, always = (shares(test, [name])[0] for test in (tests["imagination"], tests["random"], constant))
         sentences.append(
-            f"The {spec.subject} is {name} {mine:.0f} % of the time (random actions {chance:.0f} %, constant "
-            f"{constant['action']} {always:.0f} %)."
+            f"The {spec.subject} is {name} {mine} of the time (random actions {chance}, constant "
+            f"{constant['action']} {always})."
         )
     if "visits" in figures:
         sentences.append(schedule_sentence(figures["visits"], spec))
@@ -85,11 +84,8 @@ def policy_sentence(record: dict[str, Any]) -> str:
         order = "above" if mine["low"] > test["high"] else "similar to"
         order = "below" if mine["high"] < test["low"] else order
         parts.append(f"{order} {name} ({objective_of(test):.4g})")
-    at = (
-        f" with a decision {every_interval(record['config']['schedule'], spec.time_unit)}"
-        if record["config"]["schedule"]
-        else ""
-    )
+    interval = record["config"]["schedule"]
+    at = f" with a decision {every_interval(interval, spec.time_unit)}" if interval else ""
     return (
         f"Learned from {real['imagination']:,} real episodes and tested on {mine['episodes']} new ones{at}, the policy "
         f"has a mean {kind_of_return(spec)} of {objective_of(mine):.4g}: {', '.join(parts)}."
@@ -129,8 +125,7 @@ def compare_with_fixed(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def gained(mine: dict[str, Any], best: dict[str, Any], rarer: dict[str, Any] | None, spec: Spec) -> list[str]:
-    """Gains as text: a higher return, or fewer decisions at the same return, by the 95 % interval of the chosen
-    times."""
+    """A higher return, or fewer decisions at the same return, by the 95 % interval of the chosen times."""
     many, most = f"{spec.decision_name}s", objective_of(best)
     if mine["low"] > most:
         return ["a higher return than any fixed interval"]
@@ -163,6 +158,15 @@ def kind_of_return(spec: Spec) -> str:
 
 def measured(results: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for result in results.values() for name in result["measures"]))
+
+
+def shares(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
+    return [f"{100 * result['measures'][name]:.0f} %" for name in measures]
+
+
+def with_interval(result: dict[str, Any]) -> str:
+    """The objective with its 95 % interval."""
+    return f"{objective_of(result):.4g} ({result['low']:.3g} to {result['high']:.3g})"
 
 
 def every_interval(interval: float, unit: str) -> str:

@@ -120,12 +120,9 @@ def mean_std_cells(
     """One cell per name: mean ± std (and n), with the highest or lowest mean in bold, except those in `beside`."""
     means = {name: one[0] for name in names if (one := found.get(name)) is not None and name not in beside}
     pick = min if lowest else max
-    best = pick(means, key=lambda name: means[name]) if len(means) > 1 else None
-    cells = []
-    for name in names:
-        one = found.get(name)
-        cells.append(Cell(None if one is None else mean_std(*one, digits), name == best))
-    return cells
+    best = pick(means, key=means.__getitem__) if len(means) > 1 else None
+    texts = {name: mean_std(*one, digits) for name, one in found.items() if one is not None}
+    return [Cell(texts.get(name), name == best) for name in names]
 
 
 def to_markdown(table: Table) -> str:
