@@ -4,9 +4,7 @@ import ast
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from kairode.errors import KairodeError
 
@@ -24,11 +22,6 @@ def parse_fields(words: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
-def format_fields(fields: dict[str, Any]) -> list[str]:
-    """The inverse of `parse_fields`, where the values are plain JSON."""
-    return [f"{name}={json.dumps(value)}" for name, value in fields.items()]
-
-
 def _value(word: str) -> Any:
     if word in _WORDS:
         return _WORDS[word]
@@ -38,17 +31,3 @@ def _value(word: str) -> Any:
         except (ValueError, SyntaxError):
             continue
     return word
-
-
-Fields = Annotated[
-    dict[str, Any],
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="NAME=VALUE",
-        instance_from_str=parse_fields,
-        is_instance=lambda value: isinstance(value, dict),
-        str_from_instance=format_fields,
-    ),
-    tyro.conf.arg(name="set"),
-]
-"""A dict that is read from name=value words, as the option `--set`."""

@@ -141,6 +141,8 @@ PAPER_REAL_EPISODES = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
 """Training episodes of the paper's policies, in imagination and on the real system."""
 ACCRUED_DQN = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double_q=True, cooldown=0.3))
 """Policies whose rewards accrue on every finest step: larger returns, so a smaller scale."""
+RUN_MODES = ("rounds", "latent_policy", "schedule", "paper")
+"""Options of `kairode run` that the defaults of the others depend on."""
 
 
 def run_preset(

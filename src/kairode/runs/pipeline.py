@@ -67,7 +67,7 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
         # A stage may have been finished by an older version.
         figures = migrate_figures(KIND, figures, {"env": config.env})
         record = make_record(KIND, config, figures, command=command, seconds=folder.total_seconds)
-        return folder.finish({**record, "stages": folder.seconds})
+        return folder.finish({**record, "stages": folder.manifest.seconds})
 
 
 def check_run(config: RunConfig, env: Environment) -> None:

@@ -98,7 +98,7 @@ def check_refits(dyna: Any, count: int | None) -> None:
 def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> ScheduleConfig:
     """Fill unset fields from the decision times that the run has chosen, if any."""
     found = RunFolder(folder)
-    run = found.config(RunConfig) if found.exists and found.kind == "run" else None
+    run = found.config(RunConfig) if found.exists and found.manifest.kind == "run" else None
     if config.tolerance is None:
         tolerance = run_preset(env).tolerance if run is None else run.tolerance
         config = dataclasses.replace(config, tolerance=tolerance)
