@@ -50,8 +50,11 @@ _LEARN: dict[str, LearnConfig] = {
 }
 _LEARN["hiv-partial"] = _LEARN["hiv"]
 _OTHER_LEARN = LearnConfig(dqn=DQNConfig(double_q=True))
-_MODEL_FREE_EPISODES = {"gridworld": 400}
-_SHORT_ROLLOUTS: dict[str, dict[str, Any]] = {"hiv": {"episodes": 2400, "rollout_length": 25, "target_period": 40}}
+_ROLLOUTS = {
+    "hiv": LearnConfig(
+        episodes=2400, rollout_length=25, dqn=DQNConfig(reward_scale=1e-6, double_q=True, target_period=40)
+    )
+}
 """Imagination that starts along real episodes: short episodes, so more of them, also between two target updates."""
 
 
@@ -65,31 +68,21 @@ def learn_preset(env: str, *, rollouts: bool = False, model_free: bool = False) 
     """
     config = _LEARN.get(env, _OTHER_LEARN)
     if model_free:
-        return dataclasses.replace(config, episodes=_MODEL_FREE_EPISODES.get(env, 300))
-    if not (rollouts and env in _SHORT_ROLLOUTS):
-        return config
-    changes = dict(_SHORT_ROLLOUTS[env])
-    dqn = dataclasses.replace(config.dqn, target_period=changes.pop("target_period"))
-    return dataclasses.replace(config, dqn=dqn, **changes)
-
-
-def dyna_dqn(env: str) -> DQNConfig:
-    """Of Dyna rounds: imagined episodes are short, so the target network is updated after more of them."""
-    return dataclasses.replace(learn_preset(env).dqn, target_period=100)
+        return dataclasses.replace(config, episodes=400 if env == "gridworld" else 300)
+    return _ROLLOUTS.get(env, config) if rollouts else config
 
 
 def dyna_preset(env: str, **changes: Any) -> DynaConfig:
-    return DynaConfig(env=env, **{"dqn": dyna_dqn(env), **changes})
+    # Imagined episodes are short, so the target network is updated after more of them.
+    dqn = dataclasses.replace(learn_preset(env).dqn, target_period=100)
+    return DynaConfig(env=env, **{"dqn": dqn, **changes})
 
 
+_USUAL = ActorCriticConfig(hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3)
 AGENTS = {
     "ddpg": ActorCriticConfig(),
-    "td3": ActorCriticConfig(
-        kind="td3", hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3
-    ),
-    "sac": ActorCriticConfig(
-        kind="sac", hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3
-    ),
+    "td3": dataclasses.replace(_USUAL, kind="td3"),
+    "sac": dataclasses.replace(_USUAL, kind="sac"),
 }
 """DDPG as in the paper; the others with the sizes and rates that are usual for them."""
 _MPC: dict[str, dict[str, Any]] = {

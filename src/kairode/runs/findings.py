@@ -68,11 +68,15 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
     across = [names.index(name) for name in spec.map_axes or names[:2]]
     seen = np.asarray(data.observation)[:, :-1][data.mask]
     low, high = np.quantile(seen, [0.005, 0.995], axis=0)
-    grids = [np.linspace(low[i], high[i], CELLS) for i in across]
+    grids = [np.linspace(low[i], high[i], CELLS, dtype=seen.dtype) for i in across]
     points = np.tile(np.median(seen, axis=0), (CELLS, CELLS, 1))
     points[..., across[0]], points[..., across[1]] = np.meshgrid(*grids, indexing="ij")
     values = np.asarray(policy.q(jnp.asarray(points, jnp.float32))) / policy.scale
-    axes = [_axis(env, names[i], points, j) for j, i in enumerate(across)]
+    axes = []
+    for i, grid in zip(across, grids, strict=True):
+        variable = spec.observations[i]
+        at = rounded(variable.quantity(grid), 4)
+        axes.append({"name": variable.name, "unit": variable.read_in, "log": variable.log is not None, "at": at})
     assert isinstance(spec.actions, Discrete)
     return {
         "axes": axes,
@@ -81,12 +85,3 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
         "values": rounded(values.max(-1), 4),
         "others": "the median of the data",
     }
-
-
-def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[str, Any]:
-    """One axis of a map: its variable and the positions of its cells, in readable units."""
-    spec = env.task.spec
-    variable = next(variable for variable in spec.observations if variable.name == name)
-    line = points[:, 0] if which == 0 else points[0]
-    at = variable.quantity(line[:, spec.observations.index(variable)])
-    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": rounded(at, 4)}
