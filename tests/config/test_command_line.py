@@ -8,8 +8,8 @@ import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kairode.cli.common import parse_fields
 from kairode.config.command_line import command_line
-from kairode.config.env_fields import parse_fields
 from kairode.errors import KairodeError
 
 

@@ -182,16 +182,13 @@ def test_stages_add_up_also_when_interrupted(place: Path) -> None:
 def test_an_interrupt_names_the_outermost_command(place: Path) -> None:
     with (
         pytest.raises(Stopped, match=r"^at 5, saved\. Run the same command again to resume: kairode run$"),
-        RunFolder.open(place, "run", Config()) as folder,
-        folder.resumable("kairode run"),
-        RunFolder.open(place / "fit", "fit", Fit()) as inner,
-        inner.resumable("kairode fit"),
+        RunFolder.open(place, "run", Config(), "kairode run"),
+        RunFolder.open(place / "fit", "fit", Fit(), "kairode fit"),
     ):
         raise Stopped("at 5, saved.")
     with (
         pytest.raises(Stopped, match=r"^interrupted\. Run the same command again to resume: kairode run$"),
-        RunFolder.open(place, "run", Config()) as folder,
-        folder.resumable("kairode run"),
+        RunFolder.open(place, "run", Config(), "kairode run"),
     ):
         raise KeyboardInterrupt
 

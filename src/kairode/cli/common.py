@@ -1,5 +1,6 @@
 """What the commands share: types of options, and configs as options."""
 
+import ast
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
@@ -8,7 +9,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from kairode.config.env_fields import parse_fields
 from kairode.errors import KairodeError
 
 Quiet = Annotated[bool, tyro.conf.arg(aliases=["-q"])]
@@ -35,6 +35,29 @@ def plain_config(parsed: Any, words: Sequence[str]) -> Any:
     """The config itself, with fields of its environment from `--set name=value`."""
     kind = type(parsed).__base__
     return kind(**{**vars(parsed), "env_fields": {**parsed.env_fields, **parse_fields(words)}})
+
+
+def parse_fields(words: Sequence[str]) -> dict[str, Any]:
+    """Fields of an environment: `--set noise=0.05 intervals=[1,3] substep=inf`."""
+    fields: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name):
+            raise KairodeError(f"--set takes name=value, got '{word}'.")
+        fields[name] = _field_value(value)
+    return fields
+
+
+def _field_value(word: str) -> Any:
+    """JSON or a Python literal; anything else is a string."""
+    if word in ("inf", "-inf"):
+        return float(word)
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(word)
+        except (ValueError, SyntaxError):
+            continue
+    return word
 
 
 def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], about: str) -> Command:

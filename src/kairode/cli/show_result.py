@@ -32,6 +32,7 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
     With `skip_missing`, results without records are listed and skipped.
     """
     from kairode.paper.plan import ALL
+    from kairode.report.results_page import write_results_page
 
     if what != "all":
         found = _show_one(what, view, skip_missing=skip_missing or view.dry)
@@ -47,21 +48,15 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
     if missing and not view.dry:
         print(f"No record yet: {', '.join(missing)}.")
     if not view.dry:
-        print(_page(what, view))
+        page = view.scope.runs / "reproduce" / f"{what}.html"
+        names = () if what == "all" else (what,)
+        try:
+            write_results_page(page, view.scope.results, names, QUICK if view.scope.budget == "quick" else "")
+            print(f"Report: {page}")
+        except KairodeError as error:
+            print(f"No page: {error}")
     if view.scope.budget == "quick":
         print(QUICK)
-
-
-def _page(what: str, view: View) -> str:
-    from kairode.report.results_page import write_results_page
-
-    page = view.scope.runs / "reproduce" / f"{what}.html"
-    names = () if what == "all" else (what,)
-    try:
-        write_results_page(page, view.scope.results, names, QUICK if view.scope.budget == "quick" else "")
-    except KairodeError as error:
-        return f"No page: {error}"
-    return f"Report: {page}"
 
 
 def _show_one(what: str, view: View, skip_missing: bool) -> Any:

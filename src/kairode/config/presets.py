@@ -9,7 +9,7 @@ from typing import Any
 from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig
 from kairode.config.models import ModelConfig
-from kairode.config.planning import TOLERANCE, PlanConfig
+from kairode.config.planning import PlanConfig
 from kairode.config.run import RunConfig
 from kairode.config.training import LossWeights, TrainingConfig
 
@@ -122,15 +122,16 @@ def mpc_preset(
     return MPCConfig(env=env, model=model, **{"sizes": fitted.sizes, "training": training, **own, **changes})
 
 
-_PRICES = {"hiv": (0.0, 1e8, 1e9), "gridworld": (0.0, 0.5, 2.0), "acrobot": (0.0, 0.5, 2.0)}
-_PRICES["hiv-partial"] = _PRICES["hiv"]
-"""Of a decision, in the unit of the reward: from none to one that counts."""
-_CANDIDATES = dict.fromkeys(("hiv", "hiv-partial"), tuple(float(day) for day in range(1, 8)))
-"""On HIV, models predict a week well enough and a fortnight not (docs/results.md)."""
-_TOLERANCES = dict.fromkeys(("hiv", "hiv-partial"), 0.0)
-"""The rewards of a sick patient are a millionth of a healthy one's, so they do not say what waiting may cost."""
-PAPER_IMAGINED_EPISODES = {"gridworld": 1000, "acrobot": 200, "hiv": 1500}
-PAPER_REAL_EPISODES = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
+_RUNS: dict[str, dict[str, Any]] = {
+    # Models predict a week well enough and a fortnight not (docs/results.md). The rewards of a sick patient are a
+    # millionth of a healthy one's, so they do not say what waiting may cost: no tolerance.
+    "hiv": {"prices": (0.0, 1e8, 1e9), "candidates": tuple(map(float, range(1, 8))), "tolerance": 0.0},
+    "gridworld": {"prices": (0.0, 0.5, 2.0)},
+    "acrobot": {"prices": (0.0, 0.5, 2.0)},
+}
+_RUNS["hiv-partial"] = _RUNS["hiv"]
+"""Of the choice of decision times. Prices of a decision are in the unit of the reward: from none to one that counts."""
+_PAPER_EPISODES = {"gridworld": (1000, 1000), "acrobot": (200, 1000), "hiv": (1500, 3500)}
 """Training episodes of the paper's policies, in imagination and on the real system."""
 ACCRUED_DQN = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double_q=True, cooldown=0.3))
 """Policies whose rewards accrue on every finest step: larger returns, so a smaller scale."""
@@ -156,11 +157,9 @@ def run_preset(
         env=env,
         learn=learn,
         schedule_episodes=0 if schedule is not None else learn.episodes,
-        prices=_PRICES.get(env, (0.0,)),
-        candidates=_CANDIDATES.get(env, ()),
-        tolerance=_TOLERANCES.get(env, TOLERANCE),
         latent_policy=latent_policy,
         schedule=schedule,
+        **_RUNS.get(env, {}),
     )
     if paper:
         config = _paper_run(config)
@@ -173,8 +172,9 @@ def run_preset(
 
 
 def _paper_run(config: RunConfig) -> RunConfig:
+    imagined, real = _PAPER_EPISODES.get(config.env, _PAPER_EPISODES["hiv"])
     learn = LearnConfig(
-        episodes=PAPER_IMAGINED_EPISODES.get(config.env, PAPER_IMAGINED_EPISODES["hiv"]),
+        episodes=imagined,
         obs_margin=None,
         sample_intervals=False,
         validate_every=config.learn.validate_every,
@@ -184,7 +184,7 @@ def _paper_run(config: RunConfig) -> RunConfig:
         fit_iterations=fit_preset(config.env).training.iterations,
         ensemble_size=1,
         learn=learn,
-        model_free_episodes=PAPER_REAL_EPISODES.get(config.env, PAPER_REAL_EPISODES["hiv"]),
+        model_free_episodes=real,
         setting="paper",
         paper=True,
     )

@@ -20,7 +20,7 @@ KIND = "rounds"
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
     env = make(config.env, setting=config.setting, **config.env_fields)
     command = command_of(config, path)
-    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command):
+    with RunFolder.open(path, KIND, config, command, mutable=OPEN) as folder:
         if folder.finished:
             return folder.record or {}
         result = run_rounds(config, env, folder=path, callback=callback)

@@ -66,13 +66,16 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, path: str | Path, kind: str, config: Any, *, mutable: Sequence[str] = ()) -> Iterator["RunFolder"]:
+    def open(
+        cls, path: str | Path, kind: str, config: Any, command: str = "", *, mutable: Sequence[str] = ()
+    ) -> Iterator["RunFolder"]:
         """Open a folder for writing: a new one, or one that holds a part of the same run.
 
         Args:
             path: the folder.
             kind: kind of run.
             config: a dataclass; a folder with another config is refused.
+            command: resumes the run; added to the message of an interrupt.
             mutable: fields that may change when a run is continued ("rounds").
         """
         folder = cls(path, kind)
@@ -98,6 +101,8 @@ class RunFolder:
             folder._write(manifest)
             try:
                 yield folder
+            except (Stopped, KeyboardInterrupt) as stopped:
+                raise resume_with(stopped, command) from None
             finally:
                 folder._writing = False
 
@@ -150,14 +155,6 @@ class RunFolder:
             earlier = self.manifest.seconds
             spent = round(earlier.get(name, 0.0) + time.perf_counter() - started, 1)
             self._write(dataclasses.replace(self.manifest, seconds={**earlier, name: spent}))
-
-    @contextlib.contextmanager
-    def resumable(self, command: str) -> Iterator[None]:
-        """Add how to resume to the message of an interrupt."""
-        try:
-            yield
-        except (Stopped, KeyboardInterrupt) as stopped:
-            raise resume_with(stopped, command) from None
 
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record and mark the run as finished; returns the record as read back."""

@@ -35,8 +35,7 @@ def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> 
     config = check_mpc(config, env.task.spec)
     if isinstance(env, HostEnvironment):
         env.open().close()  # says what is not installed before anything is written
-    command = command_of(config)
-    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command_of(config, path)):
+    with RunFolder.open(path, KIND, config, command_of(config, path), mutable=OPEN) as folder:
         if folder.finished:
             return folder.record or {}
         with MPCTraining(config, env, path, callback) as training:
@@ -46,7 +45,7 @@ def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> 
             with folder.stage("evaluation"):
                 figures = _figures(config, env, training, policies, callback)
         seconds = training.session.seconds + folder.total_seconds
-        return folder.finish(make_record(KIND, config, figures, command=command, seconds=seconds))
+        return folder.finish(make_record(KIND, config, figures, command=command_of(config), seconds=seconds))
 
 
 def make_env(config: MPCConfig) -> Any:
