@@ -33,7 +33,7 @@ def parser_config(default: Any, hidden: Sequence[str], flat: Sequence[str] = ())
 
 def plain_config(parsed: Any, words: Sequence[str]) -> Any:
     """The config itself, with fields of its environment from `--set name=value`."""
-    kind = type(parsed).__base__
+    kind: Any = type(parsed).__base__
     return kind(**{**vars(parsed), "env_fields": {**parsed.env_fields, **parse_fields(words)}})
 
 

@@ -31,16 +31,14 @@ def evaluate_on_system(
 ) -> dict[str, Any]:
     """Test each policy (learned, model-free) on the same episodes, then all constant policies and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
-    constants = [
-        (labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)
-    ]
-    learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
-    policies_to_test: list[tuple[dict[str, Any], Any]] = [*learned, *constants, ({"kind": "random"}, None)]
+    tested: list[tuple[dict[str, Any], Any]] = [({"kind": kind}, policy) for kind, policy in policies.items()]
+    for i, name in enumerate(env.task.spec.actions.names):
+        tested.append((labels.constant(name), Constant(jnp.asarray(i))))
+    tested.append(({"kind": "random"}, None))
     found: dict[str, Any] = {}
-    for i, (about, policy) in enumerate(policies_to_test):
-        callback(Progress(f"evaluating on {episodes} episodes", i, len(policies_to_test)))
-        figures = evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
-        found[labels.label(about)] = about | figures
+    for i, (about, policy) in enumerate(tested):
+        callback(Progress(f"evaluating on {episodes} episodes", i, len(tested)))
+        found[labels.label(about)] = about | evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
     return found
 
 

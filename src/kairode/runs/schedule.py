@@ -210,7 +210,6 @@ def refit_at_chosen_times(
     count = config.refits or 0
     if not count:
         return system
-    check_refits(system.dyna, count)
     assert system.dyna is not None
     dyna, state = system.dyna
     candidates = _candidates(system, config)
