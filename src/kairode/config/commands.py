@@ -43,6 +43,6 @@ def _words(config: Any) -> list[str]:
         given = {name: getattr(config, name) for name in RUN_MODES}
         usual = RunConfig(rounds=run_preset(config.env, **{**given, "rounds": None}).rounds)
         modes = command_line((), config, usual, omit=field_names(RunConfig, but=RUN_MODES))
-        program, omit = ("kairode", "run", config.env, *modes), ("env", *RUN_MODES)
-        return command_line(program, config, run_preset(config.env, **given), omit=omit)
+        preset = run_preset(config.env, **given)
+        return command_line(("kairode", "run", config.env, *modes), config, preset, omit=("env", *RUN_MODES))
     raise TypeError(f"there is no command of a {type(config).__name__}")
