@@ -1,15 +1,19 @@
 """Progress of long computations, reported to a callback.
 
-Long-running functions take `callback=` and call it with a `Progress`. Stages, with what `done` and `total` count and
-their metrics:
+Long-running functions take `callback=` and call it with a `Progress`. Stages that count their work, and their metrics:
 
 | stage | counts | metrics |
 |---|---|---|
-| collect | episodes | |
-| fit | iterations | terms of the objective (`state`, `kl`, `timer`, ..), `skipped`; `validation` when there was one |
-| learn | episodes of the slowest agent | `episodes`, `decisions`, `return`; `real`, `score` after a validation |
-| random, fitting, acting, testing | decisions (MPC) | `return`, `model_error`, `plan_ms`, `decisions_per_second` |
-| dyna | rounds | `real_episodes`, `real_decisions`, `model_error`, `collected_return`, `return` |
+| collecting | episodes | |
+| fitting | iterations | terms of the objective (`total`, `state`, ..), `skipped`; `validation` when there was one |
+| learning .. | episodes of the slowest agent | `return`; `real_return`, `validation_return` after a validation |
+| random decisions | decisions (MPC) | |
+| ENV, MODEL | decisions (MPC) | `return`, `ms_per_decision`, `model_error` |
+| evaluating on N episodes | policies | |
+| dyna | rounds | |
+
+"learning" may go on: "in imagination", "without a model", "decision times". Other stages say only what is done:
+"checking the solver", "fitting the model" (MPC), "choosing schedules", "writing the page".
 
 A metric is a number, or a list with one per seed or agent. A `message` is a sentence that is always shown.
 """
@@ -24,7 +28,7 @@ class Progress:
     """Progress of one stage of a computation."""
 
     stage: str
-    """Name of the stage: "collect", "fit", .. A label may follow after a colon, "learn: model-free"."""
+    """Name of the stage: "collecting", "fitting", .."""
     done: int = 0
     """Units of work done, including earlier processes."""
     total: int | None = None

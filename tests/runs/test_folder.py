@@ -1,5 +1,4 @@
 import dataclasses
-import hashlib
 import json
 import os
 import signal
@@ -18,8 +17,8 @@ from kairode.config.algorithms import DynaConfig
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError, Stopped
 from kairode.runs import migrate
-from kairode.runs.folder import Artefact, RunFolder
-from kairode.runs.lock import FolderBusy, is_locked, locked, remove
+from kairode.runs.folder import RunFolder
+from kairode.runs.lock import FolderBusy, locked, remove
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +44,17 @@ def place(tmp_path: Path) -> Path:
 
 
 def begun(place: Path, **options: Any) -> None:
-    """A run that was interrupted after its first artefact."""
-    with RunFolder.open(place, "run", Config(), **options) as folder:
+    """A run that was interrupted after its first file."""
+    with RunFolder.open(place, "run", Config(), **options):
         (place / "data.bin").write_bytes(b"numbers")
-        folder.add("data", "data.bin")
+
+
+def is_locked(place: Path) -> bool:
+    try:
+        with locked(place):
+            return False
+    except FolderBusy:
+        return True
 
 
 def names(place: Path) -> set[str]:
@@ -56,7 +62,7 @@ def names(place: Path) -> set[str]:
 
 
 def test_a_new_folder_has_a_manifest(place: Path) -> None:
-    with RunFolder.open(place, "run", Config(), system={"low": (0.0, 1)}) as folder:
+    with RunFolder.open(place, "run", Config()) as folder:
         assert not folder.resumed
         assert not folder.finished
         assert folder.record is None
@@ -76,7 +82,7 @@ def test_a_new_folder_has_a_manifest(place: Path) -> None:
             "fields": {},
         },
         "seeds": [3, 4],
-        "system": {"low": [0.0, 1]},
+        "system": None,
         "artefacts": {},
         "seconds": {},
         "finished": False,
@@ -85,39 +91,11 @@ def test_a_new_folder_has_a_manifest(place: Path) -> None:
     assert names(place) == {"manifest.json"}
 
 
-def test_artefacts_are_checked(place: Path) -> None:
-    begun(place)
-    folder = RunFolder(place)
-    digest = hashlib.sha256(b"numbers").hexdigest()
-    assert folder.manifest.artefacts == {"data": Artefact("data.bin", digest, 7)}
-    assert folder.artefact("data") == place / "data.bin"
-    with pytest.raises(KairodeError, match=r"has no artefact 'policy' \(it has data\)"):
-        folder.artefact("policy")
-    (place / "data.bin").write_bytes(b"numberz")
-    with pytest.raises(KairodeError, match=r"data\.bin is damaged"):
-        folder.artefact("data")
-    assert not folder.has("data")
-    (place / "data.bin").unlink()
-    with pytest.raises(KairodeError, match=r"data\.bin is missing"):
-        folder.artefact("data")
-
-
-def test_an_artefact_lies_inside(place: Path) -> None:
-    with RunFolder.open(place, "run", Config()) as folder:
-        (place / "sub").mkdir()
-        (place / "sub" / "x").write_text("x")
-        folder.add("x", place / "sub" / "x")
-        assert folder.manifest.artefacts["x"].file == "sub/x"
-        with pytest.raises(ValueError, match="not inside"):
-            folder.add("y", place.parent / "y")
-
-
 def test_the_same_run_goes_on(place: Path) -> None:
     begun(place)
     before = RunFolder(place).manifest
     with RunFolder.open(place, "run", Config()) as folder:
         assert folder.resumed
-        assert folder.has("data")
         assert folder.manifest == before
 
 
@@ -150,22 +128,10 @@ def test_mutable_fields_may_change_and_unfinish_a_run(place: Path) -> None:
     with RunFolder.open(place, "run", Config(rounds=8), mutable=("rounds",)) as folder:
         assert folder.resumed
         assert not folder.finished
-        assert folder.has("data")
     assert RunFolder(place).config(Config).rounds == 8
     with (
         pytest.raises(KairodeError, match=r"fit\.hidden is"),
-        RunFolder.open(place, "run", Config(fit=Fit(1, (9,))), mutable=("rounds", "fit.iterations")),
-    ):
-        pass
-
-
-def test_another_system_is_refused(place: Path) -> None:
-    begun(place, system={"horizon": 10, "actions": ["a", "b"]})
-    begun(place)  # who does not describe it takes what is there
-    begun(place, system={"horizon": 10, "actions": ("a", "b")})
-    with (
-        pytest.raises(KairodeError, match=r"holds a run on another system \(horizon is 10 there and 20 here\)"),
-        RunFolder.open(place, "run", Config(), system={"horizon": 20, "actions": ["a", "b"]}),
+        RunFolder.open(place, "run", Config(fit=Fit(3000, (9,))), mutable=("rounds",)),
     ):
         pass
 
@@ -175,7 +141,7 @@ def test_a_run_that_made_nothing_yet_does_not_stand_in_the_way(place: Path) -> N
         (place / "log.txt").write_text("killed")
     with RunFolder.open(place, "run", Config()) as folder:
         assert not folder.resumed
-    assert RunFolder(place).kind == "run"
+    assert RunFolder(place).manifest.kind == "run"
 
 
 def test_fields_that_an_older_config_lacks_have_their_defaults(place: Path) -> None:
@@ -207,7 +173,7 @@ def test_stages_add_up_also_when_interrupted(place: Path) -> None:
             interrupted_after(0.16)
         with pytest.raises(KeyboardInterrupt), folder.stage("learn"):
             raise KeyboardInterrupt
-    seconds = RunFolder(place).seconds
+    seconds = RunFolder(place).manifest.seconds
     assert list(seconds) == ["fit", "learn"]
     assert 0.2 <= seconds["fit"] < 5
     assert seconds["learn"] < 5
@@ -216,16 +182,13 @@ def test_stages_add_up_also_when_interrupted(place: Path) -> None:
 def test_an_interrupt_names_the_outermost_command(place: Path) -> None:
     with (
         pytest.raises(Stopped, match=r"^at 5, saved\. Run the same command again to resume: kairode run$"),
-        RunFolder.open(place, "run", Config()) as folder,
-        folder.resumable("kairode run"),
-        RunFolder.open(place / "fit", "fit", Fit()) as inner,
-        inner.resumable("kairode fit"),
+        RunFolder.open(place, "run", Config(), "kairode run"),
+        RunFolder.open(place / "fit", "fit", Fit(), "kairode fit"),
     ):
         raise Stopped("at 5, saved.")
     with (
         pytest.raises(Stopped, match=r"^interrupted\. Run the same command again to resume: kairode run$"),
-        RunFolder.open(place, "run", Config()) as folder,
-        folder.resumable("kairode run"),
+        RunFolder.open(place, "run", Config(), "kairode run"),
     ):
         raise KeyboardInterrupt
 
@@ -246,7 +209,7 @@ def test_reading_writes_nothing_and_writing_needs_an_open_folder(place: Path) ->
     before = {path: path.read_bytes() for path in place.iterdir()}
     folder = RunFolder(place)
     assert folder.exists
-    assert (folder.kind, folder.record, folder.finished) == ("run", None, False)
+    assert (folder.manifest.kind, folder.record, folder.finished) == ("run", None, False)
     assert {path: path.read_bytes() for path in place.iterdir()} == before
     with pytest.raises(RuntimeError, match="not open for writing"):
         folder.save_json("x.json", {})
@@ -311,12 +274,12 @@ OLD = {"env": "hiv", "fit": {"iterations": 3000, "hidden": [8, 8]}, "rounds": 5,
 
 
 def test_an_older_folder_goes_on_and_gets_a_manifest(place: Path) -> None:
-    old(place, OLD, system={"horizon": 10}, stages={"fit": 2.5})
-    with RunFolder.open(place, "job", Config(), system={"horizon": 10}) as folder:
+    old(place, OLD, stages={"fit": 2.5})
+    with RunFolder.open(place, "job", Config()) as folder:
         assert folder.resumed
-        assert folder.seconds == {"fit": 2.5}
+        assert folder.manifest.seconds == {"fit": 2.5}
         assert not folder.finished
-    assert json.loads((place / "manifest.json").read_text())["system"] == {"horizon": 10}
+    assert json.loads((place / "manifest.json").read_text())["seconds"] == {"fit": 2.5}
     with pytest.raises(KairodeError, match="env is"), RunFolder.open(place, "job", Config(env="acrobot")):
         pass
 
@@ -347,47 +310,20 @@ def test_whether_an_older_run_was_finished(place: Path, kind: str, figures: dict
 @pytest.fixture(autouse=True)
 def made_up_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The configs here are none of ours, so none of our fields was renamed in them."""
-    monkeypatch.setattr(migrate, "CONFIGS", {})
+    monkeypatch.setattr(migrate, "CHANGES", {})
 
 
-@pytest.fixture
-def renames(made_up_configs: None) -> Iterator[None]:
-    """Options that had other names in format 0, made up: `turns` is `rounds`, `steps` is `fit.iterations`."""
-    names = {"turns": "rounds", "steps": "fit.iterations", "net.hidden": "fit.hidden", "gone": "fields.gone"}
-
-    def change(config: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in migrate.renamed(config, names).items() if name != "net"}
-
-    migrate.KINDS["turning"], migrate.CONFIGS["turning"] = "run", change
-    yield
-    del migrate.KINDS["turning"], migrate.CONFIGS["turning"]
-
-
-@pytest.mark.usefixtures("renames")
-def test_renamed_options_and_kinds(place: Path) -> None:
-    before = {"env": "hiv", "steps": 3000, "net": {"hidden": [8, 8]}, "turns": 5, "seed": 3, "seeds": 2}
-    record = {"kind": "turning", "config": before, "figures": {"return": 1.0}}
-    old(place, before, record=record)
-    folder = RunFolder(place)
-    assert folder.kind == "run"
-    assert folder.config(Config) == Config()
-    assert folder.record == {"format": 1, "kind": "run", "config": {**OLD}, "figures": {"return": 1.0}}
-    assert migrate.migrate_record(folder.record) == folder.record
-    with RunFolder.open(place, "run", Config()) as folder:
-        assert folder.finished
-        assert folder.record is not None
-    begun(place)  # a second time, from the manifest
-
-
-@pytest.mark.usefixtures("renames")
-def test_an_unfinished_older_run_does_not_name_its_kind(place: Path) -> None:
-    before = {"env": "hiv", "steps": 500, "turns": 5, "seed": 3, "seeds": 2}
-    old(place, before)
-    config = Config(fit=Fit(500))
+def test_renamed_options(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up option that had another name in format 0; an unfinished run does not name its kind."""
+    monkeypatch.setitem(migrate.CHANGES, "run", lambda config: {"rounds": config.pop("turns"), **config})
+    old(place, {"turns": 7, **{name: value for name, value in OLD.items() if name != "rounds"}})
+    config = Config(rounds=7)
     assert RunFolder(place, kind="run").config(Config) == config
     with RunFolder.open(place, "run", config) as folder:
         assert folder.resumed
-    assert RunFolder(place).kind == "run"
+    assert RunFolder(place).manifest.kind == "run"
+    with RunFolder.open(place, "run", config) as folder:  # a second time, from the manifest
+        assert folder.resumed
 
 
 # Two processes, one folder
@@ -438,7 +374,7 @@ def test_a_second_process_is_told_at_once(place: Path, writer: subprocess.Popen[
         f"{place} is being written by another process (pid {writer.pid} on {socket.gethostname()}, since 20"
     )
     assert message.endswith("): wait for it, or choose another folder with --out.")
-    assert RunFolder(place).kind == "run"  # reading is free
+    assert RunFolder(place).manifest.kind == "run"  # reading is free
     with pytest.raises(FolderBusy):
         remove(place)
     assert (place / "manifest.json").exists()

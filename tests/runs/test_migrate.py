@@ -19,13 +19,12 @@ from kairode.result import Result, objective_of
 from kairode.runs import labels
 from kairode.runs.migrate import (
     FORMAT,
+    accrued_figures,
     evaluation_figures,
     migrate_figures,
     migrate_record,
     migrate_spec,
-    schedule_row,
     study_cell,
-    visits_point,
 )
 from kairode.runs.record import read_record
 from kairode.stats import iqm, mean, std
@@ -62,24 +61,25 @@ def test_figures_of_an_evaluation() -> None:
     assert new == expected
     assert evaluation_figures(new) == new
     assert evaluation_figures({**old, "discounted": False})["return"] == 5.0
-    assert evaluation_figures(old, accrued=True)["discounted_accrued_return"] == 5.0
 
 
 def test_row_of_a_schedule() -> None:
     old = {"return": 5.0, "plain": 50.0, "visits": 10.0, "healthy": 0.5, "reached": 0.0, "time": 100.0}
     old |= {"low": 4.0, "high": 6.0, "shadow_price": 2.0}
-    new = schedule_row(old, discounted=True, episodes=20)
+    new = accrued_figures(old, discounted=True, episodes=20)
     assert (new["objective"], new[new["objective"]]) == ("discounted_accrued_return", 5.0)
     assert (new["accrued_return"], new["return"], new["decisions"]) == (50.0, None, 10.0)
     assert (new["measures"], new["shadow_price"], new["episodes"]) == ({"healthy": 0.5}, 2.0, 20)
     assert not {"plain", "visits", "reached", "healthy"} & set(new)
-    other = schedule_row({**old, "low": 40.0, "high": 60.0}, discounted=False)
+    other = accrued_figures({**old, "low": 40.0, "high": 60.0}, discounted=False)
     assert (other["objective"], other[other["objective"]]) == ("accrued_return", 50.0)
 
 
 def test_of_several_seeds() -> None:
     shared: dict[str, Any] = {"healthy": [None, None], "reached": [0.0, 1.0], "time": [9.0, 8.0]}
-    point = visits_point({"return": [1.0, 3.0], "plain": [2.0, 6.0], "visits": [5.0, 7.0], **shared}, discounted=True)
+    point = accrued_figures(
+        {"return": [1.0, 3.0], "plain": [2.0, 6.0], "visits": [5.0, 7.0], **shared}, discounted=True
+    )
     assert (point["discounted_accrued_return"], point["std"], point["measures"]) == ([1.0, 3.0], 1.0, {})
     old = {"values": [2.0, 6.0], "low": 2.0, "high": 6.0, "decisions": [1.0, 1.0], "diverged": [False, True], **shared}
     cell = study_cell(old, discounted=False)

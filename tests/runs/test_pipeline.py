@@ -24,7 +24,7 @@ from kairode.result import Result, Spread
 from kairode.runs import labels
 from kairode.runs.findings import evaluate_on_system
 from kairode.runs.labels import best_constant
-from kairode.runs.migrate import migrate
+from kairode.runs.migrate import migrate_config
 from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
@@ -211,7 +211,7 @@ def test_learning_with_the_most_likely_interval(tmp_path):
 
 def test_older_runs_took_the_most_likely_interval():
     for kind, config in (("rounds", {"env": "hiv"}), ("run", {"env": "hiv", "rounds": 0})):
-        _, found = migrate(kind, config)
+        found = migrate_config(kind, config)
         assert (found if kind == "rounds" else found["learn"])["sample_intervals"] is False
 
 

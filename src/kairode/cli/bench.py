@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, unknown
 
 
 def bench_command(name: Positional[str] = "envs", json: bool = False, save: Path | None = None) -> None:
@@ -27,8 +27,6 @@ def bench_command(name: Positional[str] = "envs", json: bool = False, save: Path
     if not known:
         raise KairodeError("the benchmarks are part of the repository, not of the package: run this in a checkout.")
     if name not in known:
-        from kairode.errors import unknown
-
         raise unknown("benchmark", name, known)
     options = [*(["--json"] if json else []), *(["--save", str(save)] if save else [])]
     cold = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}

@@ -1,55 +1,75 @@
 """What the commands share: types of options, and configs as options."""
 
+import ast
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
-from kairode.config.env_fields import parse_fields
 from kairode.errors import KairodeError
 
-T = TypeVar("T")
 Quiet = Annotated[bool, tyro.conf.arg(aliases=["-q"])]
-Hidden = tyro.conf.Suppress
 Command = Callable[..., None]
 
 
-def config_class(default: T, hidden: Sequence[str], flat: Sequence[str] = ()) -> Any:
-    """The class of a config for the parser: some fields are not options, and parts named `flat` have no prefix."""
-    kind: Any = type(default)
-    hints = {field.name: field.type for field in dataclasses.fields(kind)}
-    fields: list[Any] = []
-    for name in hidden:
-        fields.append((name, Annotated[Any, Hidden], dataclasses.field(default=None)))
-    for name in flat:
-        part = type(getattr(default, name))
-        fields.append(
-            (name, Annotated[part, tyro.conf.arg(name="")], dataclasses.field(default=getattr(default, name)))
-        )
-    assert all(name in hints for name in (*hidden, *flat))
-    made = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
-    made.__doc__ = kind.__doc__
-    made.__post_init__ = lambda self: None  # type: ignore[attr-defined]  # the config itself is checked, once it is whole
-    return made
+def parser_config(default: Any, hidden: Sequence[str], flat: Sequence[str] = ()) -> Any:
+    """A config for the parser: some fields are not options, and parts named `flat` have no prefix."""
+    kind = type(default)
+    fields = [(name, Annotated[Any, tyro.conf.Suppress]) for name in hidden]
+    fields += [(name, Annotated[type(getattr(default, name)), tyro.conf.arg(name="")]) for name in flat]
+    made = dataclasses.make_dataclass(
+        kind.__name__,
+        [(name, hint, dataclasses.field(default=None)) for name, hint in fields],
+        bases=(kind,),
+        frozen=True,
+        # the config itself is checked, once it is whole
+        namespace={"__doc__": kind.__doc__, "__post_init__": lambda self: None},
+    )
+    return made(**vars(default))
 
 
-def parsed_default(default: Any, cls: Any) -> Any:
-    """A config as an instance of its class for the parser."""
-    return cls(**{field.name: getattr(default, field.name) for field in dataclasses.fields(default)})
+def plain_config(parsed: Any, words: Sequence[str]) -> Any:
+    """The config itself, with fields of its environment from `--set name=value`."""
+    kind: Any = type(parsed).__base__
+    return kind(**{**vars(parsed), "env_fields": {**parsed.env_fields, **parse_fields(words)}})
 
 
-def plain_config(parsed: Any, kind: type[T], **changes: Any) -> T:
-    """The config itself."""
-    values = {field.name: getattr(parsed, field.name) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{**values, **changes})
+def parse_fields(words: Sequence[str]) -> dict[str, Any]:
+    """Fields of an environment: `--set noise=0.05 intervals=[1,3] substep=inf`."""
+    fields: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name):
+            raise KairodeError(f"--set takes name=value, got '{word}'.")
+        fields[name] = _field_value(value)
+    return fields
 
 
-def with_fields(config: T, words: Sequence[str]) -> T:
-    """A config with fields of its environment from `--set name=value`."""
-    given = parse_fields(words)
-    return dataclasses.replace(config, env_fields={**config.env_fields, **given}) if given else config  # type: ignore
+def _field_value(word: str) -> Any:
+    """JSON or a Python literal; anything else is a string."""
+    if word in ("inf", "-inf"):
+        return float(word)
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(word)
+        except (ValueError, SyntaxError):
+            continue
+    return word
+
+
+def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], about: str) -> Command:
+    """The command that runs a config of an environment, for the parser."""
+    parsed = parser_config(default, hidden=("env", "env_fields"))
+
+    def command(config: Any = parsed, set: tuple[str, ...] = (), out: Path | None = None, quiet: Quiet = False) -> None:
+        run(plain_config(config, set), out, quiet)
+
+    command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
+    command.__doc__ = about
+    return command
 
 
 def first_word(words: Sequence[str], default: str | None = None, what: str = "ENV") -> tuple[str, list[str]]:
@@ -59,14 +79,6 @@ def first_word(words: Sequence[str], default: str | None = None, what: str = "EN
     if default is None and not {"-h", "--help"} & set(words):
         raise KairodeError(f"{what} is missing.")
     return default or "", list(words)
-
-
-def interval(word: str) -> float:
-    """An interval of the command line."""
-    try:
-        return float(word)
-    except ValueError as error:
-        raise KairodeError(f"--schedule takes intervals, such as 5, or 'chosen', got '{word}'.") from error
 
 
 def print_json(content: Any) -> None:

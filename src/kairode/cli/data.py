@@ -5,8 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet
-from kairode.config.env_fields import parse_fields
+from kairode.cli.common import Quiet, parse_fields
 
 
 def envs_command(name: Positional[str | None] = None) -> None:

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
 
-import tyro
-
-from kairode.cli.common import Command, Quiet, config_class, first_word, parsed_default, plain_config, with_fields
+from kairode.cli.common import Command, config_command, first_word
 from kairode.config.algorithms import DynaConfig
 from kairode.config.presets import dyna_preset
 
@@ -20,25 +17,13 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Example: kairode dyna hiv
     """
     env, rest = first_word(words, default="hiv")
-    default = dyna_preset(env)
-    cls = config_class(default, hidden=("env", "env_fields"))
-
-    def command(
-        config: Any = parsed_default(default, cls),  # noqa: B008
-        set: tuple[str, ...] = (),
-        out: Path | None = None,
-        quiet: Quiet = False,
-    ) -> None:
-        _dyna(with_fields(plain_config(config, DynaConfig, env=env, env_fields={}), set), out, quiet)
-
-    command.__annotations__["config"] = Annotated[cls, tyro.conf.arg(name="")]
-    command.__doc__ = f"""{dyna_command.__doc__}
+    about = f"""{dyna_command.__doc__}
     Args:
         set: fields of the environment, such as horizon=500.
         out: run folder; by default runs/rounds-ENV-seedS.
         quiet: print nothing but errors.
     """
-    return command, rest
+    return config_command(dyna_preset(env), _dyna, about), rest
 
 
 def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:

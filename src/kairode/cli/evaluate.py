@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import interval, print_json
+from kairode.cli.common import print_json
+from kairode.errors import KairodeError
 
 
 def evaluate_command(
@@ -34,7 +35,7 @@ def evaluate_command(
     """
     from kairode.runs.evaluate import evaluate_run
 
-    timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(interval, schedule))
+    timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(_interval, schedule))
     timing = timing[0] if len(timing) == 1 else (timing or None)
     about, found = evaluate_run(run, schedule=timing, episodes=episodes, accrue=accrue or None, seed=seed)
     if json:
@@ -47,3 +48,10 @@ def evaluate_command(
     taus = given if isinstance(given, tuple | list) else [given]
     when = "own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)} {unit}s"
     print(f"{about['env']}, {when}: {found}.")
+
+
+def _interval(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError as error:
+        raise KairodeError(f"--schedule takes intervals, such as 5, or 'chosen', got '{word}'.") from error

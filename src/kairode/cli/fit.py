@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kairode.cli.common import Command, Quiet, config_class, first_word, parsed_default, plain_config, with_fields
+from kairode.cli.common import Command, Quiet, first_word, parser_config, plain_config
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import FLAT
 from kairode.config.presets import fit_preset
@@ -26,21 +26,21 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """
     source, rest = first_word(words, what="ENV|FILE.parquet")
     default = fit_preset(source)
-    cls = config_class(default, hidden=("source", "env_fields", "digest"), flat=FLAT)
+    parsed = parser_config(default, hidden=("source", "env_fields", "digest"), flat=FLAT)
 
     def command(
-        config: Any = parsed_default(default, cls),  # noqa: B008
+        config: Any = parsed,
         set: tuple[str, ...] = (),
         out: Path | None = None,
         tensorboard: bool = False,
         quiet: Quiet = False,
     ) -> None:
-        parsed = plain_config(config, FitConfig, source=source, env_fields=default.env_fields, digest=None)
-        if parsed.is_file:
-            _check_file(parsed, default)
-        _fit(with_fields(parsed, set), out, tensorboard, quiet)
+        for name in ("episodes", "validation_episodes", "test_episodes"):
+            if default.is_file and getattr(config, name) != getattr(default, name):
+                raise KairodeError(f"--{name.replace('_', '-')} is for data to collect, and {source} is a file.")
+        _fit(plain_config(config, set), out, tensorboard, quiet)
 
-    command.__annotations__["config"] = Annotated[cls, tyro.conf.arg(name="")]
+    command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
     command.__doc__ = f"""{fit_command.__doc__}
     Args:
         set: fields of the environment, such as max_decisions=50.
@@ -49,12 +49,6 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         quiet: print nothing but errors.
     """
     return command, rest
-
-
-def _check_file(config: FitConfig, default: FitConfig) -> None:
-    for name in ("episodes", "validation_episodes", "test_episodes"):
-        if getattr(config, name) != getattr(default, name):
-            raise KairodeError(f"--{name.replace('_', '-')} is for data to collect, and {config.source} is a file.")
 
 
 def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) -> None:

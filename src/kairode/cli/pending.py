@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kairode.cli.common import print_json
 from kairode.files import atomic_write
 from kairode.paper.engines import LocalEngine, run_work
 from kairode.paper.ray_engine import RayEngine
 from kairode.paper.run_work import gather_table1
 from kairode.paper.work import WorkItem
-from kairode.report.plan import estimated_seconds, pending_sentence, plan_figures, print_plan, work_progress
+from kairode.report.plan import estimated_seconds, pending_sentence, work_progress
 
 LONG = 600.0
 """Seconds of work above which the user is told before it starts."""
@@ -26,10 +25,6 @@ def since_when(path: Path) -> tuple[str, bool]:
     with atomic_write(path) as part:
         part.write_text(now)
     return now, True
-
-
-def print_pending(units: Sequence[WorkItem], workers: int | None, json: bool) -> None:
-    print_json(plan_figures(units)) if json else print_plan(units, LocalEngine(workers).workers)
 
 
 def run_pending(

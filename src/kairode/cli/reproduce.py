@@ -5,7 +5,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from kairode.cli.common import Quiet
+from kairode.cli.common import Quiet, print_json
 from kairode.errors import KairodeError
 
 
@@ -63,15 +63,17 @@ def reproduce_command(
         json: print only the figures, as JSON.
         quiet: no progress bar.
     """
-    from kairode.cli.pending import print_pending, run_pending, since_when
+    from kairode.cli.pending import run_pending, since_when
     from kairode.cli.show_result import View, show
     from kairode.config.models import check_model
     from kairode.paper.budget import Scope
+    from kairode.paper.engines import LocalEngine
     from kairode.paper.plan import ALL, plan
+    from kairode.report.plan import plan_figures, print_plan
 
     if what is None:
         print(f"usage: kairode reproduce {' | '.join((*ALL, 'all'))}; --dry-run estimates the time.")
-        return None
+        return
     if budget == "quick" and results is not None:
         raise KairodeError("--budget quick keeps its records in RUNS/quick/results: leave out --results.")
     if address is not None and engine != "ray":
@@ -84,8 +86,12 @@ def reproduce_command(
     units = plan(what, scope, rows=rows, models=chosen, only=studies, since=since)
     view = View(scope, rows, chosen, out, dry_run, json)
     if dry_run:
-        print_pending(units, workers, json)
-        return None if json else show(what, view, units)
+        if json:
+            print_json(plan_figures(units))
+        else:
+            print_plan(units, LocalEngine(workers).workers)
+            show(what, view, units)
+        return
     if fresh:
         for work in units:
             if work.words and not work.done:
@@ -96,4 +102,3 @@ def reproduce_command(
     show(what, view, units, skip_missing=bool(failed))
     if failed:
         raise KairodeError(failed)
-    return None

@@ -4,11 +4,10 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kairode.cli.common import Command, Quiet, config_class, first_word, parsed_default, plain_config, with_fields
+from kairode.cli.common import Command, config_command, first_word
 from kairode.config.algorithms import MPCConfig
-from kairode.config.presets import mpc_preset, run_preset
+from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
@@ -39,35 +38,13 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """
     env, rest = first_word(words, default="hiv")
     default = _default(env, rest)
-    cls = config_class(default, hidden=("env", "env_fields"))
-
-    def command(
-        config: Any = parsed_default(default, cls),  # noqa: B008
-        set: tuple[str, ...] = (),
-        out: Path | None = None,
-        quiet: Quiet = False,
-    ) -> None:
-        if isinstance(default, RunConfig):
-            _run_named(with_fields(plain_config(config, RunConfig, env=env, env_fields={}), set), out, quiet)
-        else:
-            _run_mpc(with_fields(plain_config(config, MPCConfig, env=env, env_fields={}), set), out, quiet)
-
-    command.__annotations__["config"] = _flat(cls)
-    command.__doc__ = f"""{run_command.__doc__}
+    about = f"""{run_command.__doc__}
     Args:
         set: fields of the environment, such as horizon=500.
         out: run folder; by default runs/ENV-MODEL-seedS.
         quiet: print nothing but errors.
     """
-    return command, rest
-
-
-def _flat(cls: Any) -> Any:
-    from typing import Annotated
-
-    import tyro
-
-    return Annotated[cls, tyro.conf.arg(name="")]
+    return config_command(default, _run_named if isinstance(default, RunConfig) else _run_mpc, about), rest
 
 
 def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
@@ -75,31 +52,19 @@ def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--model", default="latent-ode")
     parser.add_argument("--agent.kind", dest="agent")
-    parser.add_argument("--rounds", type=_number(int))
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--latent-policy", action="store_true")
-    parser.add_argument("--schedule", type=_number(float))
+    parser.add_argument("--schedule", type=float)
     parser.add_argument("--paper", action="store_true")
     try:
         given, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")])
-    except (argparse.ArgumentError, SystemExit):  # an option without its value: the parser of all options says so
+    except (argparse.ArgumentError, SystemExit):  # no value, or a wrong one: the parser of all options says so
         return run_preset(env) if env not in CONTROLS else mpc_preset(env)
     if env in CONTROLS:
         return mpc_preset(env, given.model, given.agent)
-    modes = {name: getattr(given, name) for name in ("rounds", "latent_policy", "schedule", "paper")}
+    modes = {name: getattr(given, name) for name in RUN_MODES}
     # Flags stay options, whatever the other defaults depend on.
     return dataclasses.replace(run_preset(env, **modes), latent_policy=False, paper=False)
-
-
-def _number(kind: type) -> Any:
-    """A number, or None for a word that the parser of all options refuses in its own words."""
-
-    def read(word: str) -> Any:
-        try:
-            return kind(word)
-        except ValueError:
-            return None
-
-    return read
 
 
 def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
@@ -121,14 +86,14 @@ def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
 
 def default_folder(config: RunConfig | MPCConfig) -> Path:
     """Of a run: named for what tells it from others on the same environment."""
-    kind = "-paper" * (config.setting == "paper")
     if isinstance(config, RunConfig):
-        kind = "-latent-policy" * config.latent_policy + kind
-        kind = (f"-every{config.schedule:g}" if config.schedule else "") + kind
-        return Path("runs") / f"{config.env}-{config.model}{kind}-seed{config.seed}"
-    kind = f"-{config.agent.kind}" * (config.agent.kind != "ddpg") + kind
-    many = f"-{config.seeds}" * (config.seeds > 1)
-    return Path("runs") / f"{config.env}-{config.model}{kind}-seed{config.seed}{many}"
+        kinds = [f"every{config.schedule:g}" if config.schedule else "", "latent-policy" * config.latent_policy]
+        many = ""
+    else:
+        kinds = [config.agent.kind * (config.agent.kind != "ddpg")]
+        many = str(config.seeds) * (config.seeds > 1)
+    kinds.append("paper" * (config.setting == "paper"))
+    return Path("runs") / "-".join(filter(None, (config.env, config.model, *kinds, f"seed{config.seed}", many)))
 
 
 def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:

@@ -25,14 +25,6 @@ class View:
     """Do not draw figures."""
     json: bool
 
-    @property
-    def results(self) -> Path:
-        return self.scope.results
-
-    def path(self, what: str) -> Path:
-        """File of a figure."""
-        return self.out or self.scope.runs / "reproduce" / f"{what}.svg"
-
 
 def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = False) -> None:
     """Show a table, a figure, or all of them; also lists missing records.
@@ -40,11 +32,15 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
     With `skip_missing`, results without records are listed and skipped.
     """
     from kairode.paper.plan import ALL
+    from kairode.report.results_page import write_results_page
 
     if what != "all":
         found = _show_one(what, view, skip_missing=skip_missing or view.dry)
     else:
-        found = {one: _show_one(one, _inside(view, one), skip_missing=True) for one in ALL}
+        inside = {one: None if view.out is None else view.out / f"{one}.svg" for one in ALL}
+        found = {
+            one: _show_one(one, dataclasses.replace(view, out=out), skip_missing=True) for one, out in inside.items()
+        }
     missing = [work.name for work in units if not work.done and not work.name.startswith("fits/")]
     if view.json:
         print_json(found)
@@ -52,32 +48,22 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
     if missing and not view.dry:
         print(f"No record yet: {', '.join(missing)}.")
     if not view.dry:
-        print(_page(what, view))
+        page = view.scope.runs / "reproduce" / f"{what}.html"
+        names = () if what == "all" else (what,)
+        try:
+            write_results_page(page, view.scope.results, names, QUICK if view.scope.budget == "quick" else "")
+            print(f"Report: {page}")
+        except KairodeError as error:
+            print(f"No page: {error}")
     if view.scope.budget == "quick":
         print(QUICK)
 
 
-def _page(what: str, view: View) -> str:
-    from kairode.report.results_page import write_results_page
-
-    page = view.scope.runs / "reproduce" / f"{what}.html"
-    names = () if what == "all" else (what,)
-    try:
-        write_results_page(page, view.results, names, QUICK if view.scope.budget == "quick" else "")
-    except KairodeError as error:
-        return f"No page: {error}"
-    return f"Report: {page}"
-
-
-def _inside(view: View, what: str) -> View:
-    return view if view.out is None else dataclasses.replace(view, out=view.out / f"{what}.svg")
-
-
 def _show_one(what: str, view: View, skip_missing: bool) -> Any:
-    kinds = {"table1": _table1, "figure-schedule": _with_table, "figure-mujoco": _with_table}
-    one = kinds.get(what, _returns if what.startswith("table") else _figure)
     try:
-        return one(what, view)
+        if what == "table1":
+            return _table1(view)
+        return _returns(what, view) if what.startswith("table") else _figure(what, view)
     except KairodeError as error:
         if not skip_missing:
             raise
@@ -86,12 +72,12 @@ def _show_one(what: str, view: View, skip_missing: bool) -> Any:
         return None
 
 
-def _table1(what: str, view: View) -> Any:
+def _table1(view: View) -> Any:
     from kairode.config.models import PAPER_MODELS
     from kairode.paper import table1
     from kairode.report.tables import print_table1
 
-    folder, models = view.results / "table1", view.models or PAPER_MODELS
+    folder, models = view.scope.results / "table1", view.models or PAPER_MODELS
     there = {
         row: [model for model in models if (folder / f"{row}-{model}.json").exists()]
         for row in view.rows or table1.USUAL
@@ -109,41 +95,33 @@ def _returns(what: str, view: View) -> Any:
     from kairode.paper.returns import TABLES
     from kairode.report.tables import print_returns
 
-    folder = view.results / "policies"
+    folder = view.scope.results / "policies"
     found = {setting: TABLES[what](folder, setting) for setting in ("paper", "ours")}
     if not view.json:
         print_returns(what, found, folder)
     return found
 
 
-def _with_table(what: str, view: View) -> Any:
-    from kairode.report import mpc as control
-    from kairode.report import schedule as visits
-
-    figures: Callable[[Path], Any]
-    if what == "figure-schedule":
-        folder, figures, printed = view.results / "visits", visits.read_points, visits.print_visits
-    else:
-        folder, figures, printed = view.results / "control", control.mujoco_table, control.print_mujoco
-    if view.json:
-        return figures(folder)
-    printed(folder)
-    _drawn(view, what)
-    return None
-
-
 def _figure(what: str, view: View) -> Any:
-    _drawn(view, what)
-    return None
-
-
-def _drawn(view: View, what: str) -> None:
+    """Draw a figure; two of them come with a table."""
     from kairode.report.figures import save_figure
+    from kairode.report.mpc import mujoco_table, print_mujoco
     from kairode.report.results import FIGURES
+    from kairode.report.schedule import print_visits, read_points
 
-    if view.dry:
-        return
-    path = view.path(what)
-    save_figure(FIGURES[what](view.results), path)
-    if not view.json:
-        print(f"Figure from the records in {view.results}: {path}.")
+    results = view.scope.results
+    tables: dict[str, tuple[Path, Callable[[Path], Any], Callable[[Path], None]]] = {
+        "figure-schedule": (results / "visits", read_points, print_visits),
+        "figure-mujoco": (results / "control", mujoco_table, print_mujoco),
+    }
+    if what in tables:
+        folder, figures, print_table = tables[what]
+        if view.json:
+            return figures(folder)
+        print_table(folder)
+    if not view.dry:
+        path = view.out or view.scope.runs / "reproduce" / f"{what}.svg"
+        save_figure(FIGURES[what](results), path)
+        if not view.json:
+            print(f"Figure from the records in {results}: {path}.")
+    return None

@@ -54,12 +54,8 @@ class FitConfig:
 
     @property
     def is_file(self) -> bool:
-        return is_file(self.source)
-
-
-def is_file(source: str) -> bool:
-    """True if this names a file rather than an environment."""
-    return source.endswith((".parquet", ".pq")) or "/" in source
+        """True if the source is a file rather than an environment."""
+        return self.source.endswith((".parquet", ".pq")) or "/" in self.source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,12 +133,8 @@ class DynaConfig:
         at_least(self, 10, "initial_episodes")
         at_least(self, 2, "fit_iterations")
         at_least(self, 0, "rounds", "seed")
-        at_least(
-            self,
-            1,
-            *("episodes_per_round", "ensemble_size", "latent_size", "field_hidden", "chunk_length"),
-            *("rollout_length", "imagined_episodes"),
-        )
+        at_least(self, 1, "episodes_per_round", "ensemble_size", "latent_size", "field_hidden", "chunk_length")
+        at_least(self, 1, "rollout_length", "imagined_episodes")
         unit_interval(self, "exploration")
         not_negative(self, "obs_margin")
 

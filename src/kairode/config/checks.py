@@ -1,33 +1,34 @@
 """Checks of settings; each refusal names the field and what it must be."""
 
+from collections.abc import Callable
 from typing import Any
 
 from kairode.errors import KairodeError
 
 
-def at_least(config: Any, least: int, *names: str) -> None:
-    """Whole numbers of at least this; None is left alone."""
+def _check(config: Any, names: tuple[str, ...], what: str, holds: Callable[[Any], bool]) -> None:
     for name in names:
         value = getattr(config, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
-            raise KairodeError(f"{name} must be an integer of at least {least}, got {value}.")
+        if not holds(value):
+            raise KairodeError(f"{name} must {what}, got {value}.")
+
+
+def at_least(config: Any, least: int, *names: str) -> None:
+    """Whole numbers of at least this; None is left alone."""
+
+    def holds(value: Any) -> bool:
+        return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= least)
+
+    _check(config, names, f"be an integer of at least {least}", holds)
 
 
 def positive(config: Any, *names: str) -> None:
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise KairodeError(f"{name} must be positive, got {getattr(config, name)}.")
+    _check(config, names, "be positive", lambda x: x > 0)
 
 
 def not_negative(config: Any, *names: str) -> None:
-    for name in names:
-        if not getattr(config, name) >= 0:
-            raise KairodeError(f"{name} must not be negative, got {getattr(config, name)}.")
+    _check(config, names, "not be negative", lambda x: x >= 0)
 
 
 def unit_interval(config: Any, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(config, name) <= 1:
-            raise KairodeError(f"{name} must lie in [0, 1], got {getattr(config, name)}.")
+    _check(config, names, "lie in [0, 1]", lambda x: 0 <= x <= 1)

@@ -9,7 +9,7 @@ from typing import Any
 from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig
 from kairode.config.models import ModelConfig
-from kairode.config.planning import TOLERANCE, PlanConfig
+from kairode.config.planning import PlanConfig
 from kairode.config.run import RunConfig
 from kairode.config.training import LossWeights, TrainingConfig
 
@@ -50,8 +50,11 @@ _LEARN: dict[str, LearnConfig] = {
 }
 _LEARN["hiv-partial"] = _LEARN["hiv"]
 _OTHER_LEARN = LearnConfig(dqn=DQNConfig(double_q=True))
-_MODEL_FREE_EPISODES = {"gridworld": 400}
-_SHORT_ROLLOUTS: dict[str, dict[str, Any]] = {"hiv": {"episodes": 2400, "rollout_length": 25, "target_period": 40}}
+_ROLLOUTS = {
+    "hiv": LearnConfig(
+        episodes=2400, rollout_length=25, dqn=DQNConfig(reward_scale=1e-6, double_q=True, target_period=40)
+    )
+}
 """Imagination that starts along real episodes: short episodes, so more of them, also between two target updates."""
 
 
@@ -65,31 +68,21 @@ def learn_preset(env: str, *, rollouts: bool = False, model_free: bool = False) 
     """
     config = _LEARN.get(env, _OTHER_LEARN)
     if model_free:
-        return dataclasses.replace(config, episodes=_MODEL_FREE_EPISODES.get(env, 300))
-    if not (rollouts and env in _SHORT_ROLLOUTS):
-        return config
-    changes = dict(_SHORT_ROLLOUTS[env])
-    dqn = dataclasses.replace(config.dqn, target_period=changes.pop("target_period"))
-    return dataclasses.replace(config, dqn=dqn, **changes)
-
-
-def dyna_dqn(env: str) -> DQNConfig:
-    """Of Dyna rounds: imagined episodes are short, so the target network is updated after more of them."""
-    return dataclasses.replace(learn_preset(env).dqn, target_period=100)
+        return dataclasses.replace(config, episodes=400 if env == "gridworld" else 300)
+    return _ROLLOUTS.get(env, config) if rollouts else config
 
 
 def dyna_preset(env: str, **changes: Any) -> DynaConfig:
-    return DynaConfig(env=env, **{"dqn": dyna_dqn(env), **changes})
+    # Imagined episodes are short, so the target network is updated after more of them.
+    dqn = dataclasses.replace(learn_preset(env).dqn, target_period=100)
+    return DynaConfig(env=env, **{"dqn": dqn, **changes})
 
 
+_USUAL = ActorCriticConfig(hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3)
 AGENTS = {
     "ddpg": ActorCriticConfig(),
-    "td3": ActorCriticConfig(
-        kind="td3", hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3
-    ),
-    "sac": ActorCriticConfig(
-        kind="sac", hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3
-    ),
+    "td3": dataclasses.replace(_USUAL, kind="td3"),
+    "sac": dataclasses.replace(_USUAL, kind="sac"),
 }
 """DDPG as in the paper; the others with the sizes and rates that are usual for them."""
 _MPC: dict[str, dict[str, Any]] = {
@@ -129,18 +122,21 @@ def mpc_preset(
     return MPCConfig(env=env, model=model, **{"sizes": fitted.sizes, "training": training, **own, **changes})
 
 
-_PRICES = {"hiv": (0.0, 1e8, 1e9), "gridworld": (0.0, 0.5, 2.0), "acrobot": (0.0, 0.5, 2.0)}
-_PRICES["hiv-partial"] = _PRICES["hiv"]
-"""Of a decision, in the unit of the reward: from none to one that counts."""
-_CANDIDATES = dict.fromkeys(("hiv", "hiv-partial"), tuple(float(day) for day in range(1, 8)))
-"""On HIV, models predict a week well enough and a fortnight not (docs/results.md)."""
-_TOLERANCES = dict.fromkeys(("hiv", "hiv-partial"), 0.0)
-"""The rewards of a sick patient are a millionth of a healthy one's, so they do not say what waiting may cost."""
-PAPER_IMAGINED_EPISODES = {"gridworld": 1000, "acrobot": 200, "hiv": 1500}
-PAPER_REAL_EPISODES = {"gridworld": 1000, "acrobot": 1000, "hiv": 3500}
+_RUNS: dict[str, dict[str, Any]] = {
+    # Models predict a week well enough and a fortnight not (docs/results.md). The rewards of a sick patient are a
+    # millionth of a healthy one's, so they do not say what waiting may cost: no tolerance.
+    "hiv": {"prices": (0.0, 1e8, 1e9), "candidates": tuple(map(float, range(1, 8))), "tolerance": 0.0},
+    "gridworld": {"prices": (0.0, 0.5, 2.0)},
+    "acrobot": {"prices": (0.0, 0.5, 2.0)},
+}
+_RUNS["hiv-partial"] = _RUNS["hiv"]
+"""Of the choice of decision times. Prices of a decision are in the unit of the reward: from none to one that counts."""
+_PAPER_EPISODES = {"gridworld": (1000, 1000), "acrobot": (200, 1000), "hiv": (1500, 3500)}
 """Training episodes of the paper's policies, in imagination and on the real system."""
 ACCRUED_DQN = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, double_q=True, cooldown=0.3))
 """Policies whose rewards accrue on every finest step: larger returns, so a smaller scale."""
+RUN_MODES = ("rounds", "latent_policy", "schedule", "paper")
+"""Options of `kairode run` that the defaults of the others depend on."""
 
 
 def run_preset(
@@ -161,11 +157,9 @@ def run_preset(
         env=env,
         learn=learn,
         schedule_episodes=0 if schedule is not None else learn.episodes,
-        prices=_PRICES.get(env, (0.0,)),
-        candidates=_CANDIDATES.get(env, ()),
-        tolerance=_TOLERANCES.get(env, TOLERANCE),
         latent_policy=latent_policy,
         schedule=schedule,
+        **_RUNS.get(env, {}),
     )
     if paper:
         config = _paper_run(config)
@@ -178,8 +172,9 @@ def run_preset(
 
 
 def _paper_run(config: RunConfig) -> RunConfig:
+    imagined, real = _PAPER_EPISODES.get(config.env, _PAPER_EPISODES["hiv"])
     learn = LearnConfig(
-        episodes=PAPER_IMAGINED_EPISODES.get(config.env, PAPER_IMAGINED_EPISODES["hiv"]),
+        episodes=imagined,
         obs_margin=None,
         sample_intervals=False,
         validate_every=config.learn.validate_every,
@@ -189,7 +184,7 @@ def _paper_run(config: RunConfig) -> RunConfig:
         fit_iterations=fit_preset(config.env).training.iterations,
         ensemble_size=1,
         learn=learn,
-        model_free_episodes=PAPER_REAL_EPISODES.get(config.env, PAPER_REAL_EPISODES["hiv"]),
+        model_free_episodes=real,
         setting="paper",
         paper=True,
     )

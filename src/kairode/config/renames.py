@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kairode.config.presets import run_preset
+from kairode.config.presets import RUN_MODES, run_preset
 from kairode.config.serialize import to_dict
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 DQN = {
     "batch": "batch_size",
@@ -71,7 +73,13 @@ SCHEDULE = {
     "seed": "test_seed",
     "learning_seed": "seed",
 }
-FIT = {"valid": "validation_episodes", "test": "test_episodes", "standardise": "standardize", "fields": "env_fields"}
+FIT = {
+    "valid": "validation_episodes",
+    "test": "test_episodes",
+    "standardise": "standardize",
+    "fields": "env_fields",
+    "settings": "training",
+}
 STUDY = {
     "latent": "latent_policy",
     "world": "model_env",
@@ -89,76 +97,43 @@ def _renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
     return {names.get(name, name): value for name, value in config.items()}
 
 
-def _part(config: dict[str, Any], name: str, names: Mapping[str, str]) -> None:
-    if isinstance(config.get(name), dict):
-        config[name] = _renamed(config[name], names)
+def _changed(names: Mapping[str, str], parts: Mapping[str, Mapping[str, str]], **before: Any) -> Change:
+    """Renames of fields, and of those of its parts; `before` are the values of fields that did not exist yet."""
+
+    def change(config: dict[str, Any]) -> dict[str, Any]:
+        found = {**before, **_renamed(config, names)}
+        inside = {name: found[name] for name in parts if isinstance(found.get(name), dict)}
+        return {**found, **{name: _renamed(part, parts[name]) for name, part in inside.items()}}
+
+    return change
 
 
 def _fit(config: dict[str, Any]) -> dict[str, Any]:
     if "preset" not in config:  # figures of several fits
         return config
-    preset = _renamed(config.pop("preset", {}), FIT)
-    preset["training"] = _renamed(preset.pop("settings", {}), TRAINING)
-    _part(preset, "sizes", SIZES)
-    return {**config, **preset}
-
-
-def _dyna(config: dict[str, Any]) -> dict[str, Any]:
-    found = _renamed(config, DYNA)
-    _part(found, "dqn", DQN)
-    return {"sample_intervals": False, **found}  # before it was a field, the most likely interval was taken
-
-
-def _mpc(config: dict[str, Any]) -> dict[str, Any]:
-    found = _renamed(config, MPC)
-    for name, names in (("agent", ACTOR_CRITIC), ("plan", PLAN), ("sizes", SIZES), ("training", TRAINING)):
-        _part(found, name, names)
-    return found
+    preset = config.pop("preset")
+    return {**config, **_changed(FIT, {"sizes": SIZES, "training": TRAINING})(preset)}
 
 
 def _run(config: dict[str, Any]) -> dict[str, Any]:
     imagined = config.pop("imagined", None)
     found = {"tolerance": 0.0, **_renamed(config, RUN)}  # before it was a field, the best interval was taken
-    preset = run_preset(
-        found["env"],
-        rounds=found.get("rounds"),
-        schedule=found.get("schedule"),
-        latent_policy=bool(found.get("latent_policy")),
-        paper=bool(found.get("paper")),
-    )
-    learn = to_dict(preset.learn)
+    modes = {name: found[name] for name in RUN_MODES if name in found}
+    learn = to_dict(run_preset(found["env"], **modes).learn)
     learn |= {"sample_intervals": False} | ({} if imagined is None else {"episodes": imagined})
     return {**found, "learn": learn}
 
 
-def _schedule(config: dict[str, Any]) -> dict[str, Any]:
-    found = _renamed(config, SCHEDULE)
-    # before these were fields, all policies were learned with seed 0, and the best interval was taken
-    return {"seed": 0, "tolerance": 0.0, **found}
-
-
-def _study(config: dict[str, Any]) -> dict[str, Any]:
-    found = _renamed(config, STUDY)
-    _part(found, "dqn", DQN)
-    _part(found, "model_env", MODEL_ENV)
-    return found
-
-
-def _schedule_study(config: dict[str, Any]) -> dict[str, Any]:
-    found = _renamed(config, SCHEDULE_STUDY)
-    _part(found, "dqn", DQN)
-    return found
-
-
-CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+CHANGES: dict[str, Change] = {
     "fit": _fit,
     "table1": _fit,
     "solvers": _fit,
-    "rounds": _dyna,
-    "control": _mpc,
+    "rounds": _changed(DYNA, {"dqn": DQN}, sample_intervals=False),  # the most likely interval was taken
+    "control": _changed(MPC, {"agent": ACTOR_CRITIC, "plan": PLAN, "sizes": SIZES, "training": TRAINING}),
     "run": _run,
     "runs": _run,
-    "schedule": _schedule,
-    "study": _study,
-    "visits": _schedule_study,
+    "schedule": _changed(SCHEDULE, {}, seed=0, tolerance=0.0),  # the best interval was taken
+    "study": _changed(STUDY, {"dqn": DQN, "model_env": MODEL_ENV}),
+    "visits": _changed(SCHEDULE_STUDY, {"dqn": DQN}),
 }
+"""By the kind of run; a field that was added since has the value that stood for it then."""

@@ -52,7 +52,7 @@ def course(
         "true": _short(_readable(spec, between)),
     }
     if model is not None:
-        times, values = (expected if kind == "expected" else predicted)(model, episode, points)
+        times, values = predictions(model, episode, points, open_loop=kind == "predicted")
         found |= {
             "kind": kind,
             "model_time": _short(times[:steps]),
@@ -101,41 +101,26 @@ def between_decisions(
     return np.append(0.0, times.ravel()), np.concatenate([first, seen.reshape(-1, first.shape[1])])
 
 
-def expected(
-    model: DynamicsModel, episode: Trajectory, points: int = POINTS
+def predictions(
+    model: DynamicsModel, episode: Trajectory, points: int = POINTS, open_loop: bool = False
 ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """Predictions between decisions, from the observation at each: times and observations."""
+    """Times and predicted observations from each decision to the next: from the observation at each decision, or (open
+    loop) from the first observation."""
     parts = _parts(points)
 
     @eqx.filter_jit
-    def run(seen: Array, actions: Array, intervals: Array) -> Array:
-        def hold(z: Any, decision: tuple[Array, Array, Array]) -> tuple[Any, Array]:
-            obs, action, tau = decision
+    def run(observations: Array, actions: Array, intervals: Array) -> Array:
+        def hold(carry: tuple[Any, Any], decision: tuple[Array, Array, Array]) -> tuple[tuple[Any, Any], Array]:
+            (z, predicted), (seen, action, tau) = carry, decision
+            obs = predicted if open_loop else seen
             zs, ahead = model.path(z, obs, action, parts * tau)
-            return zs[-1], jnp.concatenate([obs[None], ahead])
+            after = model.step(z, obs, action, tau) if open_loop else (zs[-1], seen)
+            return after, jnp.concatenate([obs[None], ahead])
 
-        return jax.lax.scan(hold, model.start(key=jax.random.key(0)), (seen, actions, intervals))[1]
+        start = (model.start(key=jax.random.key(0)), observations[0])
+        return jax.lax.scan(hold, start, (observations, actions, intervals))[1]
 
     return _times(episode, np.append(0.0, parts)), np.asarray(run(*_rows(episode)))
-
-
-def predicted(
-    model: DynamicsModel, episode: Trajectory, points: int = POINTS
-) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n obs"]]:
-    """Open-loop predictions between and at decisions, from the first observation: times and observations."""
-    parts = _parts(points)
-    observations, actions, intervals = _rows(episode)
-
-    @eqx.filter_jit
-    def run(obs: Array, actions: Array, intervals: Array) -> Array:
-        def hold(carry: tuple[Any, Any], decision: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
-            (z, obs), (action, tau) = carry, decision
-            _, seen = model.path(z, obs, action, parts * tau)
-            return model.step(z, obs, action, tau), jnp.concatenate([obs[None], seen])
-
-        return jax.lax.scan(hold, (model.start(key=jax.random.key(0)), obs), (actions, intervals))[1]
-
-    return _times(episode, np.append(0.0, parts)), np.asarray(run(observations[0], actions, intervals))
 
 
 def _parts(points: int) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kairode.agents.evaluate import evaluate
 from kairode.agents.policy_files import save_policy
-from kairode.algorithms.dyna import OPEN, DynaResult, run_rounds
+from kairode.algorithms.dyna import OPEN, run_rounds
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import DynaConfig
 from kairode.config.commands import command_of
@@ -20,16 +20,12 @@ KIND = "rounds"
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
     env = make(config.env, setting=config.setting, **config.env_fields)
     command = command_of(config, path)
-    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command):
+    with RunFolder.open(path, KIND, config, command, mutable=OPEN) as folder:
         if folder.finished:
             return folder.record or {}
         result = run_rounds(config, env, folder=path, callback=callback)
-        save_dyna_policy(path, config, result)
+        save_policy(path, result.policy, {"setting": config.setting, "fields": config.env_fields})
         callback(Progress("evaluating on 100 episodes"))
         figures = {"rounds": result.rounds, "test": evaluate(env, result.policy, episodes=100).figures()}
         figures = migrate_figures(KIND, figures, {"env": config.env})  # may have been started by an older version
         return folder.finish(make_record(KIND, config, figures, command=command, seconds=result.seconds))
-
-
-def save_dyna_policy(path: Path, config: DynaConfig, result: DynaResult) -> None:
-    save_policy(path, result.policy, {"setting": config.setting, "fields": config.env_fields})

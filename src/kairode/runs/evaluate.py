@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from kairode.agents.evaluate import evaluate
-from kairode.agents.policy_files import describe_policy, read_policy
+from kairode.agents.policy_files import describe_policy
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.result import Result
 from kairode.runs.mpc import evaluate_mpc_run, is_mpc_run
+from kairode.runs.policies import load_policy
 from kairode.runs.schedule import load_chosen
-from kairode.training.model_files import load_models
 
 
 def evaluate_run(
@@ -30,8 +30,7 @@ def evaluate_run(
         raise KairodeError(
             f"{folder} holds the policy for chosen decision times: evaluate {folder.parent} with --schedule chosen."
         )
-    model = load_models(folder / "fit")[0] if about["sees"] == "z" else None
     env = make(about["env"], setting=about["setting"], **about["fields"])
     timing = about["schedule"] if schedule is None else schedule
-    found = evaluate(env, read_policy(folder, model), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
+    found = evaluate(env, load_policy(folder), episodes=episodes, schedule=timing, accrue=accrue, seed=seed)
     return {**about, "schedule": timing, "time_unit": env.task.spec.time_unit}, found

@@ -31,16 +31,14 @@ def evaluate_on_system(
 ) -> dict[str, Any]:
     """Test each policy (learned, model-free) on the same episodes, then all constant policies and random actions."""
     assert isinstance(env.task.spec.actions, Discrete)
-    constants = [
-        (labels.constant(name), Constant(jnp.asarray(i))) for i, name in enumerate(env.task.spec.actions.names)
-    ]
-    learned = [({"kind": kind}, policy) for kind, policy in policies.items()]
-    policies_to_test: list[tuple[dict[str, Any], Any]] = [*learned, *constants, ({"kind": "random"}, None)]
+    tested: list[tuple[dict[str, Any], Any]] = [({"kind": kind}, policy) for kind, policy in policies.items()]
+    for i, name in enumerate(env.task.spec.actions.names):
+        tested.append((labels.constant(name), Constant(jnp.asarray(i))))
+    tested.append(({"kind": "random"}, None))
     found: dict[str, Any] = {}
-    for i, (about, policy) in enumerate(policies_to_test):
-        callback(Progress(f"evaluating on {episodes} episodes", i, len(policies_to_test)))
-        figures = evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
-        found[labels.label(about)] = about | figures
+    for i, (about, policy) in enumerate(tested):
+        callback(Progress(f"evaluating on {episodes} episodes", i, len(tested)))
+        found[labels.label(about)] = about | evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
     return found
 
 
@@ -68,11 +66,15 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
     across = [names.index(name) for name in spec.map_axes or names[:2]]
     seen = np.asarray(data.observation)[:, :-1][data.mask]
     low, high = np.quantile(seen, [0.005, 0.995], axis=0)
-    grids = [np.linspace(low[i], high[i], CELLS) for i in across]
+    grids = [np.linspace(low[i], high[i], CELLS, dtype=seen.dtype) for i in across]
     points = np.tile(np.median(seen, axis=0), (CELLS, CELLS, 1))
     points[..., across[0]], points[..., across[1]] = np.meshgrid(*grids, indexing="ij")
     values = np.asarray(policy.q(jnp.asarray(points, jnp.float32))) / policy.scale
-    axes = [_axis(env, names[i], points, j) for j, i in enumerate(across)]
+    axes = []
+    for i, grid in zip(across, grids, strict=True):
+        variable = spec.observations[i]
+        at = rounded(variable.quantity(grid), 4)
+        axes.append({"name": variable.name, "unit": variable.read_in, "log": variable.log is not None, "at": at})
     assert isinstance(spec.actions, Discrete)
     return {
         "axes": axes,
@@ -81,12 +83,3 @@ def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str,
         "values": rounded(values.max(-1), 4),
         "others": "the median of the data",
     }
-
-
-def _axis(env: Environment, name: str, points: np.ndarray, which: int) -> dict[str, Any]:
-    """One axis of a map: its variable and the positions of its cells, in readable units."""
-    spec = env.task.spec
-    variable = next(variable for variable in spec.observations if variable.name == name)
-    line = points[:, 0] if which == 0 else points[0]
-    at = variable.quantity(line[:, spec.observations.index(variable)])
-    return {"name": name, "unit": variable.read_in, "log": variable.log is not None, "at": rounded(at, 4)}

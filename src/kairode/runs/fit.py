@@ -26,7 +26,7 @@ class FitRun(NamedTuple):
 def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback) -> FitRun:
     config = check_fit(config)
     command = command_of(config, path)
-    with RunFolder.open(path, KIND, config) as folder, folder.resumable(command):
+    with RunFolder.open(path, KIND, config, command) as folder:
         with folder.stage("data"):
             data = load_data(config, callback)
         result = fit_models(config, data.train, data.valid, folder=path, callback=callback)

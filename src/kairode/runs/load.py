@@ -62,19 +62,13 @@ def read_run(folder: Path) -> ModelledSystem:
     if (folder / "fit").is_dir():
         data = read(folder / "experience.parquet")
         return ModelledSystem(folder, env, load_models(folder / "fit"), data, **common)
-    config, state = _dyna_of(folder, env)
-    return ModelledSystem(folder, env, state.members, state.data, **common, dyna=(config, state))
-
-
-def _dyna_of(folder: Path, env: Environment) -> tuple[DynaConfig, DynaState]:
-    """The Dyna rounds of a run: a stage of it, or the whole run."""
     inside = folder / DYNA
-    if not inside.is_dir():
-        return load_dyna(folder)
-    if RunFolder(inside, "rounds").exists:  # older versions used a nested run folder
-        return load_dyna(inside)
-    config = dyna_of_run(RunFolder(folder, "run").config(RunConfig))
-    return config, read_state(config, env, inside)
+    if inside.is_dir() and not RunFolder(inside).exists:  # older versions used a nested run folder
+        config = dyna_of_run(RunFolder(folder, "run").config(RunConfig))
+        state = read_state(config, env, inside)
+    else:
+        config, state = load_dyna(inside if inside.is_dir() else folder)
+    return ModelledSystem(folder, env, state.members, state.data, **common, dyna=(config, state))
 
 
 def load_dyna(folder: Path) -> tuple[DynaConfig, DynaState]:

@@ -44,21 +44,6 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether another process is writing to a folder."""
-    if not (folder / LOCK).exists():
-        return False
-    import filelock
-
-    lock = filelock.FileLock(folder / LOCK, thread_local=False)
-    try:
-        lock.acquire(blocking=False)
-    except filelock.Timeout:
-        return True
-    lock.release()
-    return False
-
-
 def remove(folder: Path) -> None:
     """Remove a run folder, unless a process is writing to it."""
     if not folder.exists():

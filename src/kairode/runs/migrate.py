@@ -27,41 +27,21 @@ Figures = dict[str, Any]
 FORMAT = 1
 """Format of manifests and records written today."""
 
-KINDS: dict[str, str] = {}
-"""Kinds of runs renamed since format 0."""
-
-CONFIGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = dict(CHANGES)
-"""Migration of a config of format 0, by the kind's name in format 0."""
-
-FINISHED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "rounds": lambda record: "test" in record.get("figures", {}),  # records were written after every round
-}
-"""Whether a record of format 0 belongs to a finished run, by the kind's name in format 0; by default True."""
-
 DISCOUNTED = ("hiv", "hiv-partial")
 """Environments evaluated by the discounted return, if a record does not specify it."""
 
 
-def migrate(kind: str, config: Mapping[str, Any], version: int = 0) -> tuple[str, dict[str, Any]]:
-    """Today's kind and config."""
-    if version >= FORMAT:
-        return kind, dict(config)
-    change = CONFIGS.get(kind, dict)
-    return KINDS.get(kind, kind), change(copy.deepcopy(dict(config)))
-
-
-def earlier_name(kind: str) -> str:
-    """Name of a kind of run in format 0."""
-    return next((old for old, new in KINDS.items() if new == kind), kind)
+def migrate_config(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of format 0 in format 1."""
+    return CHANGES.get(kind, dict)(copy.deepcopy(dict(config)))
 
 
 def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    version, kind, config = int(record.get("format", 0)), record.get("kind", ""), record.get("config", {})
-    found = {"format": FORMAT, **record, "kind": kind}
-    if version < 1 and "figures" in record:
-        found["figures"] = migrate_figures(kind, record["figures"], config)
-    if "config" in record:
-        found["kind"], found["config"] = migrate(kind, config, version)
+    found, config = {"format": 0, "kind": "", **record}, record.get("config", {})
+    if found["format"] < FORMAT and "figures" in record:
+        found["figures"] = migrate_figures(found["kind"], record["figures"], config)
+    if found["format"] < FORMAT and "config" in record:
+        found["config"] = migrate_config(found["kind"], config)
     return {**found, "format": FORMAT}
 
 
@@ -105,31 +85,24 @@ HIV_DESCRIPTION: Figures = {
 """Copied from `kairode.envs.hiv`, which imports JAX."""
 
 
-def evaluation_figures(old: Mapping[str, Any], *, discounted: bool = False, accrued: bool = False) -> Figures:
+def evaluation_figures(old: Mapping[str, Any], *, discounted: bool = False) -> Figures:
     """Result of one policy. Only one return was recorded; the oldest records do not tell whether it is discounted."""
     if "objective" in old:
         return dict(old)
-    objective = objective_name(discounted=old.get("discounted", discounted), accrued=accrued)
+    objective = objective_name(discounted=old.get("discounted", discounted), accrued=False)
     spread = Spread(old["return_std"], None, old["return_low"], old["return_high"])
-    known = ("return", "discounted", "return_std", "return_low", "return_high", "episodes")
-    return _new(old, objective, {objective: old["return"]}, spread, old.get("episodes"), known)
+    return _new(old, objective, {objective: old["return"]}, spread, old.get("episodes"))
 
 
-def schedule_row(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
-    """Result of one policy under one schedule, with accrued rewards."""
-    if "objective" in old:
-        return dict(old)
-    spread = Spread(low=old["low"], high=old["high"])
-    return _accrued(old, discounted, spread, episodes, ("return", "plain", "low", "high"))
-
-
-def visits_point(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
-    """The same with one policy per seed."""
+def accrued_figures(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
+    """Result under one schedule, with accrued rewards: of one policy, or of one per seed (without an interval)."""
     if "objective" in old:
         return dict(old)
     values = old["return" if discounted else "plain"]
-    spread = Spread() if None in values else Spread.of(values)
-    return _accrued(old, discounted, spread, episodes, ("return", "plain"))
+    spread = Spread(low=old["low"], high=old["high"]) if "low" in old else Spread.of(values)
+    returns = {"discounted_accrued_return": old["return"], "accrued_return": old["plain"]}
+    objective = objective_name(discounted=discounted, accrued=True)
+    return _new({**old, "decisions": old["visits"]}, objective, returns, spread, episodes)
 
 
 def study_cell(old: Mapping[str, Any], *, discounted: bool, episodes: int | None = None) -> Figures:
@@ -137,29 +110,16 @@ def study_cell(old: Mapping[str, Any], *, discounted: bool, episodes: int | None
     if "objective" in old:
         return dict(old)
     objective, values = objective_name(discounted=discounted, accrued=False), old["values"]
-    spread = Spread() if None in values else Spread.of(values)
-    spread = spread._replace(low=old["low"], high=old["high"])  # computed before rounding
-    return _new(old, objective, {objective: values}, spread, episodes, ("values", "low", "high"))
+    spread = Spread.of(values)._replace(low=old["low"], high=old["high"])  # computed before rounding
+    return _new(old, objective, {objective: values}, spread, episodes)
 
 
-def _accrued(
-    old: Mapping[str, Any], discounted: bool, spread: Spread, episodes: int | None, known: tuple[str, ...]
-) -> Figures:
-    returns = {"discounted_accrued_return": old["return"], "accrued_return": old["plain"]}
-    renamed = {**old, "decisions": old["visits"]}
-    return _new(
-        renamed, objective_name(discounted=discounted, accrued=True), returns, spread, episodes, (*known, "visits")
-    )
+RESULT = {"return", "discounted", "plain", "values", "return_std", "return_low", "return_high", "low", "high"}
+RESULT |= {"decisions", "visits", "time", "reached", "healthy", "episodes"}
+"""Fields of results in format 0."""
 
 
-def _new(
-    old: Mapping[str, Any],
-    objective: str,
-    returns: Figures,
-    spread: Spread,
-    episodes: int | None,
-    known: tuple[str, ...],
-) -> Figures:
+def _new(old: Mapping[str, Any], objective: str, returns: Figures, spread: Spread, episodes: int | None) -> Figures:
     """The new figures, followed by the other fields of a record."""
     healthy = old.get("healthy")
     unknown = healthy is None or (isinstance(healthy, list) and all(share is None for share in healthy))
@@ -173,8 +133,7 @@ def _new(
         measures={} if unknown else {"healthy": healthy},
         episodes=episodes,
     )
-    taken = {*known, "decisions", "time", "reached", "healthy"}
-    return {**result.figures(), **{name: value for name, value in old.items() if name not in taken}}
+    return {**result.figures(), **{name: value for name, value in old.items() if name not in RESULT}}
 
 
 def _evaluations(found: Any, config: Figures) -> Any:
@@ -185,9 +144,13 @@ def _evaluations(found: Any, config: Figures) -> Any:
     return {name: _evaluations(one, config) for name, one in found.items()}
 
 
+def _with_evaluations(figures: Figures, config: Figures, *names: str) -> Figures:
+    return figures | {name: _evaluations(figures[name], config) for name in names if name in figures}
+
+
 def _rows(rows: Figures, discounted: bool, episodes: int | None = None) -> Figures:
     return {
-        name: {**_schedule_of(name), **schedule_row(row, discounted=discounted, episodes=episodes)}
+        name: {**_schedule_of(name), **accrued_figures(row, discounted=discounted, episodes=episodes)}
         for name, row in rows.items()
     }
 
@@ -202,61 +165,55 @@ def _schedule_of(name: str) -> Figures:
     return labels.own()
 
 
-def _test_of(name: str) -> Figures:
-    return labels.constant(name.removeprefix("always ")) if name.startswith("always ") else {"kind": name}
-
-
 def _run(figures: Figures, config: Figures) -> Figures:
-    found = dict(figures)
-    if "spec" in figures:
-        found["spec"] = migrate_spec(figures["spec"])
-    if "tests" in figures:
-        tests = _evaluations(figures["tests"], config)
-        found["tests"] = {name: {**_test_of(name), **test} for name, test in tests.items()}
-    if "rounds" in figures:
-        found["rounds"] = _evaluations(figures["rounds"], config)
+    found = _runs(_with_evaluations(figures, config, "tests", "rounds"), config)
+    for name, test in found.get("tests", {}).items():
+        constant = name.startswith("always ")
+        about = labels.constant(name.removeprefix("always ")) if constant else {"kind": name}
+        found["tests"][name] = about | test
     if visits := figures.get("visits"):
         discounted = config["env"] in DISCOUNTED
         both = {name: _rows(visits[name], discounted) for name in ("rows", "usual") if name in visits}
-        found["visits"] = {**visits, **both}
+        found["visits"] = visits | both
     return found
 
 
 def _runs(figures: Figures, config: Figures) -> Figures:
-    return {**figures, "spec": migrate_spec(figures["spec"])} if "spec" in figures else figures
+    return figures | {"spec": migrate_spec(figures["spec"])} if "spec" in figures else figures
 
 
 def _rounds(figures: Figures, config: Figures) -> Figures:
-    parts = [name for name in ("rounds", "test") if name in figures]  # tested after the last round
-    return {**figures, **{name: _evaluations(figures[name], config) for name in parts}}
+    return _with_evaluations(figures, config, "rounds", "test")  # tested after the last round
 
 
 def _control(figures: Figures, config: Figures) -> Figures:
     """Mean and spread over seeds are those of the tests."""
-    parts = [name for name in ("tests", "random", "actors") if name in figures]
     kept = {name: value for name, value in figures.items() if name not in ("return", "return_std")}
-    return {**kept, **{name: _evaluations(figures[name], config) for name in parts}}
+    return _with_evaluations(kept, config, "tests", "random", "actors")
 
 
 def _schedule(figures: Figures, config: Figures) -> Figures:
     """The record does not name its environment: the interval is that of the objective."""
     rows = figures["rows"]
     plain = all("objective" in row or row["low"] <= row["plain"] <= row["high"] for row in rows.values())
-    return {**figures, "rows": _rows(rows, not plain, config.get("episodes"))}
+    return figures | {"rows": _rows(rows, not plain, config.get("episodes"))}
 
 
 def _visits(figures: Figures, config: Figures) -> Figures:
-    options: Figures = {"discounted": config["env"] in DISCOUNTED, "episodes": config.get("test_episodes")}
-    return {**figures, "points": {label: visits_point(one, **options) for label, one in figures["points"].items()}}
+    points = figures["points"].items()
+    return figures | {"points": {label: accrued_figures(one, **_of_study(config)) for label, one in points}}
 
 
 def _study(figures: Figures, config: Figures) -> Figures:
-    options: Figures = {"discounted": config["env"] in DISCOUNTED, "episodes": config.get("test_episodes")}
     cells = {
-        model: {schedule: study_cell(cell, **options) for schedule, cell in by_schedule.items()}
+        model: {schedule: study_cell(cell, **_of_study(config)) for schedule, cell in by_schedule.items()}
         for model, by_schedule in figures["cells"].items()
     }
-    return {**figures, "cells": cells}
+    return figures | {"cells": cells}
+
+
+def _of_study(config: Figures) -> Figures:
+    return {"discounted": config["env"] in DISCOUNTED, "episodes": config.get("test_episodes")}
 
 
 FIGURES: dict[str, Callable[[Figures, Figures], Figures]] = {
@@ -271,33 +228,6 @@ FIGURES: dict[str, Callable[[Figures, Figures], Figures]] = {
 """By the kind's name in format 0; other kinds hold no results."""
 
 
-def is_finished(record: Mapping[str, Any] | None) -> bool:
-    if record is None:
-        return False
-    return FINISHED.get(record.get("kind", ""), lambda _: True)(dict(record))
-
-
-def renamed(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Move fields of a config to other paths ("dqn.every" -> "dqn.target_every"); missing ones are ignored."""
-    found = copy.deepcopy(dict(config))
-    for old, new in names.items():
-        *way, last = old.split(".")
-        place = _inside(found, way)
-        if place is None or last not in place:
-            continue
-        value = place.pop(last)
-        *way, last = new.split(".")
-        target = _inside(found, way, create=True)
-        assert target is not None
-        target[last] = value
-    return found
-
-
-def _inside(config: dict[str, Any], way: list[str], create: bool = False) -> dict[str, Any] | None:
-    for name in way:
-        if create:
-            config.setdefault(name, {})
-        if not isinstance(config.get(name), dict):
-            return None
-        config = config[name]
-    return config
+def is_finished(record: Mapping[str, Any]) -> bool:
+    """Whether a record of format 0 belongs to a finished run; those of Dyna rounds were written after every round."""
+    return bool(record) and (record.get("kind") != "rounds" or "test" in record.get("figures", {}))

@@ -35,18 +35,17 @@ def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> 
     config = check_mpc(config, env.task.spec)
     if isinstance(env, HostEnvironment):
         env.open().close()  # says what is not installed before anything is written
-    command = command_of(config)
-    with RunFolder.open(path, KIND, config, mutable=OPEN) as folder, folder.resumable(command_of(config, path)):
+    with RunFolder.open(path, KIND, config, command_of(config, path), mutable=OPEN) as folder:
         if folder.finished:
             return folder.record or {}
         with MPCTraining(config, env, path, callback) as training:
             training.run()
             policies = training.policies()
-            save_policies(path, policies)
+            checkpoint.save(path, eqx.filter(stack(policies), eqx.is_array), POLICIES, seeds=len(policies))
             with folder.stage("evaluation"):
                 figures = _figures(config, env, training, policies, callback)
         seconds = training.session.seconds + folder.total_seconds
-        return folder.finish(make_record(KIND, config, figures, command=command, seconds=seconds))
+        return folder.finish(make_record(KIND, config, figures, command=command_of(config), seconds=seconds))
 
 
 def make_env(config: MPCConfig) -> Any:
@@ -57,26 +56,19 @@ def _figures(
     config: MPCConfig, env: Any, training: MPCTraining, policies: list[Policy], callback: Callback
 ) -> dict[str, Any]:
     callback(Progress(f"evaluating on {config.test_episodes} episodes"))
-    tests = [evaluate(env, policy, episodes=config.test_episodes).figures() for policy in policies]
+
+    def tested(policies: list[Any]) -> list[dict[str, Any]]:
+        return [evaluate(env, policy, episodes=config.test_episodes).figures() for policy in policies]
+
     return {
-        "tests": tests,
-        "actors": actors_alone(env, policies, config.test_episodes),
+        "tests": tested(policies),
+        "actors": tested([policy.without_planning() for policy in policies if isinstance(policy, Planner)]),
         "random": evaluate(env, None, episodes=100).figures(),
         "curve": curve(config, training.episodes),
         "fits": training.fits,
         "skipped": np.asarray(training.loop.learner.skipped).tolist(),
         "spent": {name: round(seconds, 1) for name, seconds in training.loop.spent.items()},
     }
-
-
-def actors_alone(env: Any, policies: list[Policy], episodes: int) -> list[dict[str, Any]]:
-    """Evaluate the planners' actors without planning, on the same episodes."""
-    planners = [policy for policy in policies if isinstance(policy, Planner)]
-    return [evaluate(env, planner.without_planning(), episodes=episodes).figures() for planner in planners]
-
-
-def save_policies(folder: Path, policies: list[Policy]) -> None:
-    checkpoint.save(folder, eqx.filter(stack(policies), eqx.is_array), POLICIES, seeds=len(policies))
 
 
 def is_mpc_run(folder: str | Path) -> bool:
@@ -104,9 +96,9 @@ def load_policies(folder: str | Path) -> list[Policy]:
     return [eqx.combine(one(found, i), rest) for i in range(config.seeds)]
 
 
-def best_seed(record: dict[str, Any]) -> int:
-    """Index of the seed with the highest test return."""
-    return int(np.argmax([objective_of(test) for test in record["figures"]["tests"]]))
+def best_seed(record: dict[str, Any] | None) -> int:
+    """Index of the seed with the highest test return; the first if nothing was tested yet."""
+    return 0 if record is None else int(np.argmax([objective_of(test) for test in record["figures"]["tests"]]))
 
 
 def evaluate_mpc_run(
@@ -117,20 +109,12 @@ def evaluate_mpc_run(
     With a fixed interval, the planner also predicts with that interval.
     """
     config, policies = read_config(folder), load_policies(folder)
-    record = RunFolder(folder, KIND).record
-    best = best_seed(record) if record else 0
-    policy = policies[best]
-    fixed = isinstance(schedule, int | float)
+    best = best_seed(RunFolder(folder, KIND).record)
+    policy, fixed = policies[best], isinstance(schedule, int | float)
     if fixed and isinstance(policy, Planner) and isinstance(policy.dynamics, LearnedDynamics):
         policy = dataclasses.replace(policy, dynamics=dataclasses.replace(policy.dynamics, held=float(schedule)))
     env = make_env(config)
-    found = evaluate(
-        env,
-        policy,
-        episodes=episodes,
-        schedule=schedule,
-        accrue=accrue,
-        seed=derive(seed, Purpose.MPC_RETEST),
-    )
+    other = derive(seed, Purpose.MPC_RETEST)
+    found = evaluate(env, policy, episodes=episodes, schedule=schedule, accrue=accrue, seed=other)
     which = "" if config.seeds == 1 else f", seed {config.seed + best} (the best of {config.seeds})"
     return {"env": f"{config.env}{which}", "schedule": schedule, "time_unit": env.task.spec.time_unit}, found

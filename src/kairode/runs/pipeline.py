@@ -55,7 +55,7 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
-    with RunFolder.open(path, KIND, config) as folder, folder.resumable(command):
+    with RunFolder.open(path, KIND, config, command) as folder:
         if folder.finished:
             callback(Progress("run", message=f"This run is finished: see {path}, or remove it to start again."))
             return folder.record or {}
@@ -67,7 +67,7 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
         # A stage may have been finished by an older version.
         figures = migrate_figures(KIND, figures, {"env": config.env})
         record = make_record(KIND, config, figures, command=command, seconds=folder.total_seconds)
-        return folder.finish({**record, "stages": folder.seconds})
+        return folder.finish({**record, "stages": folder.manifest.seconds})
 
 
 def check_run(config: RunConfig, env: Environment) -> None:
@@ -143,7 +143,11 @@ def train_without_rounds(config: RunConfig, env: Environment, path: Path, callba
     fitted = run_fit(fit_config(config), path / "fit", callback)
     models, data = fitted.result.models, fitted.data.train
     figures = {name: fitted.record["figures"][name] for name in ("test_error", "mean", "std", "by_dimension")}
-    callback(Progress("fitting", message=_fit_sentence(config, len(data), data.decisions, figures["mean"])))
+    message = (
+        f"Collected {len(data):,} episodes with random actions ({data.decisions:,} decisions) and fitted {len(models)} "
+        f"{config.model} model{'s' * (len(models) > 1)}: open-loop test error {figures['mean']:.3g}."
+    )
+    callback(Progress("fitting", message=message))
     members, validation_model = split_ensemble(models)
     learned = learn_policy(
         members,
@@ -163,15 +167,6 @@ def train_without_rounds(config: RunConfig, env: Environment, path: Path, callba
     callback(Progress(IMAGINATION, episodes, episodes, message=f"Learned a policy in {episodes:,} imagined episodes."))
     system = ModelledSystem(path, env, models, data, config.seed, config.latent_policy, about(config))
     return Trained(system, learned.policy, {"fit": figures, "curve": learned.training.curve})
-
-
-def _fit_sentence(config: RunConfig, episodes: int, decisions: int, error: float) -> str:
-    count = config.ensemble_size
-    return (
-        f"Collected {episodes:,} episodes with random actions ({decisions:,} decisions) and "
-        f"fitted {count} {config.model} model{'s' * (count > 1)}: open-loop test error "
-        f"{error:.3g}."
-    )
 
 
 def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from kairode.agents.policy_files import describe_policy, read_policy
-from kairode.data.policy import Policy
 from kairode.models.dynamics import DynamicsModel
 from kairode.runs.folder import RunFolder
 from kairode.runs.mpc import KIND, best_seed, is_mpc_run, load_policies
@@ -24,8 +23,6 @@ def load_policy(folder: str | Path, model: DynamicsModel | None = None, *, seed_
         if about["sees"] == "z" and model is None and (Path(folder) / "fit").is_dir():
             model = load_models(Path(folder) / "fit")[0]
         return read_policy(folder, model)
-    policies: list[Policy] = load_policies(folder)
     if seed_index is None:
-        record = RunFolder(folder, KIND).record
-        seed_index = best_seed(record) if record else 0
-    return policies[seed_index]
+        seed_index = best_seed(RunFolder(folder, KIND).record)
+    return load_policies(folder)[seed_index]

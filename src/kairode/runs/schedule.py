@@ -7,8 +7,10 @@ accrued rewards.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+import operator
 import shutil
 import time
 from pathlib import Path
@@ -18,18 +20,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from kairode.agents.evaluate import Scores, score_accrued, to_result
+from kairode.agents.evaluate import score_accrued, to_result
 from kairode.agents.policy_files import describe_policy, read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.algorithms.dyna import DATA, DynaState, read_state, refit_ensemble
 from kairode.algorithms.fit import digest
-from kairode.algorithms.schedule import (
-    intervals_by_regime,
-    learn_schedule_policy,
-    schedule_learn_config,
-)
+from kairode.algorithms.schedule import intervals_by_regime, learn_schedule_policy, schedule_learn_config
 from kairode.callbacks import Callback, Progress, no_callback
-from kairode.config.algorithms import DynaConfig, ScheduleConfig
+from kairode.config.algorithms import ScheduleConfig
 from kairode.config.commands import command_of_schedule
 from kairode.config.planning import TOLERANCE
 from kairode.config.presets import run_preset
@@ -52,6 +50,7 @@ from kairode.planning.optimize_schedule import (
     sweep_penalties,
     trial_env,
 )
+from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.runs import labels
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import ModelledSystem, read_run
@@ -98,7 +97,7 @@ def check_refits(dyna: Any, count: int | None) -> None:
 def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> ScheduleConfig:
     """Fill unset fields from the decision times that the run has chosen, if any."""
     found = RunFolder(folder)
-    run = found.config(RunConfig) if found.exists and found.kind == "run" else None
+    run = found.config(RunConfig) if found.exists and found.manifest.kind == "run" else None
     if config.tolerance is None:
         tolerance = run_preset(env).tolerance if run is None else run.tolerance
         config = dataclasses.replace(config, tolerance=tolerance)
@@ -211,10 +210,9 @@ def refit_at_chosen_times(
     count = config.refits or 0
     if not count:
         return system
-    check_refits(system.dyna, count)
     assert system.dyna is not None
     dyna, state = system.dyna
-    candidates, tolerance = _candidates(system, config), config.tolerance or 0.0
+    candidates = _candidates(system, config)
     same = {"of": digest(policy.q, *system.models, system.data), "candidates": list(candidates)}
     name = f"{REFITS}-{_short_digest(same)}"
     for other in (system.folder / PLACE).glob(f"{REFITS}-*"):  # refits of another policy
@@ -225,34 +223,22 @@ def refit_at_chosen_times(
     if done:
         state = read_state(dyna, system.env, places[done - 1])
     for place in places[done:]:
-        state = _refit_once(system, dyna, state, policy, candidates, tolerance, callback)
-        write(place / DATA, state.data)
-        arrays = (state.network, eqx.filter(state.models, eqx.is_array))
-        Session(place).save(arrays, number=state.number, episodes=len(state.data))
+        callback(Progress(f"collecting {dyna.episodes_per_round} episodes at chosen times"))
+        schedule = optimize_schedule(
+            state.members, policy, system.env, taus=candidates, tolerance=config.tolerance or 0.0, data=state.data
+        )
+        number = state.number + 1
+        seed = derive(dyna.seed, Purpose.DYNA_EPISODES, number)
+        new = collect(system.env, policy, episodes=dyna.episodes_per_round, seed=seed, schedule=schedule)
+        data = join([state.data, new])
+        models, _ = refit_ensemble(dyna, data, state.models, number, callback)
+        message = f"Collected {len(new)} real episodes at chosen times, and refitted the models to all {len(data)}."
+        callback(Progress("refitting", message=message))
+        state = DynaState(number, data, models, state.network)
+        write(place / DATA, data)
+        arrays = (state.network, eqx.filter(models, eqx.is_array))
+        Session(place).save(arrays, number=number, episodes=len(data))
     return dataclasses.replace(system, models=state.members, data=state.data)
-
-
-def _refit_once(
-    system: ModelledSystem,
-    dyna: DynaConfig,
-    state: DynaState,
-    policy: QPolicy,
-    candidates: tuple[float, ...],
-    tolerance: float,
-    callback: Callback,
-) -> DynaState:
-    callback(Progress(f"collecting {dyna.episodes_per_round} episodes at chosen times"))
-    schedule = optimize_schedule(
-        state.members, policy, system.env, taus=candidates, tolerance=tolerance, data=state.data
-    )
-    number = state.number + 1
-    seed = derive(dyna.seed, Purpose.DYNA_EPISODES, number)
-    new = collect(system.env, policy, episodes=dyna.episodes_per_round, seed=seed, schedule=schedule)
-    data = join([state.data, new])
-    models, _ = refit_ensemble(dyna, data, state.models, number, callback)
-    message = f"Collected {len(new)} real episodes at chosen times, and refitted the models to all {len(data)}."
-    callback(Progress("refitting", message=message))
-    return DynaState(number, data, models, state.network)
 
 
 def _short_digest(content: Any) -> str:
@@ -261,29 +247,26 @@ def _short_digest(content: Any) -> str:
 
 def choose_schedules(
     system: ModelledSystem, policy: QPolicy, config: ScheduleConfig
-) -> list[tuple[dict[str, Any], Schedule]]:
+) -> list[tuple[dict[str, Any], OptimizedSchedule]]:
     """A schedule for each price and each budget, with its description."""
     chooser: Any = system.env if config.oracle else planning_models(system, config)
-    common: dict[str, Any] = {
-        "taus": config.candidates or None,
-        "continuous": config.continuous,
-        "quantile": config.quantile,
-        "tolerance": TOLERANCE if config.tolerance is None else config.tolerance,
-        "data": None if config.oracle else system.data,
-    }
-    tried = None
-    if any(config.prices):
-        free = optimize_schedule(chooser, policy, system.env, **common)
-        tried = sweep_penalties(free, policy, trial_env(chooser, system.env, common["data"]))
-    found: list[tuple[dict[str, Any], Schedule]] = []
-    for price in config.prices:
-        schedule = optimize_schedule(chooser, policy, system.env, price=price, tried=tried, **common)
-        found.append((labels.chosen(price=price), schedule))
-    for budget in config.budgets:
-        found.append(
-            (labels.chosen(budget=budget), optimize_schedule(chooser, policy, system.env, budget=budget, **common))
-        )
-    return found
+    data = None if config.oracle else system.data
+    choose = functools.partial(
+        optimize_schedule,
+        chooser,
+        policy,
+        system.env,
+        taus=config.candidates or None,
+        continuous=config.continuous,
+        quantile=config.quantile,
+        tolerance=TOLERANCE if config.tolerance is None else config.tolerance,
+        data=data,
+    )
+    tried = sweep_penalties(choose(), policy, trial_env(chooser, system.env, data)) if any(config.prices) else None
+    return [
+        *((labels.chosen(price=price), choose(price=price, tried=tried)) for price in config.prices),
+        *((labels.chosen(budget=budget), choose(budget=budget)) for budget in config.budgets),
+    ]
 
 
 def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
@@ -294,7 +277,9 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
         raise KairodeError(f"no decision times were chosen in {folder} yet: run `kairode schedule {folder}`.")
     policy = read_policy(place, system.policy_model)
     candidates = tuple(describe_policy(place)["candidates"])
-    config = _recorded_config(place / "record.json")
+    path = place / "record.json"
+    recorded = read_record(path)["config"] if path.exists() else {}
+    config = from_dict(ScheduleConfig, recorded, file=path)
     tolerance = config.tolerance or 0.0  # absent in older records, which had no tolerance
     chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
     system = refit_at_chosen_times(system, policy, chosen)
@@ -304,34 +289,29 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     return system, policy, schedule
 
 
-def _recorded_config(path: Path) -> ScheduleConfig:
-    if not path.exists():
-        return ScheduleConfig()
-    return from_dict(ScheduleConfig, read_record(path)["config"], file=path)
-
-
 def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
     spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
     schedules = FixedOrOwn(jnp.array(taus, jnp.float32), least)
-    found = _scores(system, stack([policy] * len(taus)), schedules, config, len(taus))
+    figures = _tests(system, stack([policy] * len(taus)), schedules, config, len(taus))
     what = [labels.fixed(tau) if tau else labels.own() for tau in taus]
-    return {labels.label(about): about | _row(system, found, i) for i, about in enumerate(what)}
+    return {labels.label(about): about | test for about, test in zip(what, figures, strict=True)}
 
 
-def chosen_row(system: ModelledSystem, policy: QPolicy, schedule: Schedule, config: ScheduleConfig) -> dict[str, Any]:
-    found = _scores(system, alone(policy), alone(schedule), config, 1)
-    visit_penalty = float(getattr(schedule, "visit_penalty", 0.0))
-    return {**_row(system, found, 0), "shadow_price": visit_penalty}
+def chosen_row(
+    system: ModelledSystem, policy: QPolicy, schedule: OptimizedSchedule, config: ScheduleConfig
+) -> dict[str, Any]:
+    (figures,) = _tests(system, alone(policy), alone(schedule), config, 1)
+    return {**figures, "shadow_price": float(schedule.visit_penalty)}
 
 
-def _scores(
+def _tests(
     system: ModelledSystem, policies: QPolicy, schedules: Schedule, config: ScheduleConfig, agents: int
-) -> Scores:
-    seed = derive(config.test_seed, Purpose.TEST)
-    return score_accrued(system.env, policies, schedules, seed, config.test_episodes, agents)
-
-
-def _row(system: ModelledSystem, found: Scores, i: int) -> dict[str, Any]:
-    return to_result(system.env.task.spec, jax.tree.map(lambda x: x[i], found), accrued=True).figures()
+) -> list[dict[str, Any]]:
+    """Test every policy at the times of its schedule, on the same episodes."""
+    seed, spec = derive(config.test_seed, Purpose.TEST), system.env.task.spec
+    scores = score_accrued(system.env, policies, schedules, seed, config.test_episodes, agents)
+    return [
+        to_result(spec, jax.tree.map(operator.itemgetter(i), scores), accrued=True).figures() for i in range(agents)
+    ]
