@@ -134,7 +134,9 @@ def learn_policy(
     settings, timing = config.dqn, as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
-    validation_env = None if validation_model is None else _whole_episodes(validation_model, env, config, data)
+    validation_env = None
+    if validation_model is not None:
+        validation_env = make_model_env(validation_model, env, **_model_env_options(env, config, data))
     if accrue:
         place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
         longest = timing.longest(task.spec)
@@ -147,14 +149,23 @@ def learn_policy(
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
         initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
-    given = timing if isinstance(schedule, OptimizedSchedule) else schedule
+    given = str(schedule)
+    if isinstance(timing, OptimizedSchedule):
+        given = digest(timing) + str(eqx.filter(timing, eqx.is_array, inverse=True))
+    identity = {
+        "config": dataclasses.asdict(config),
+        "schedule": given,
+        "accrue": accrue,
+        "models": digest(*members),
+        "data": None if data is None else digest(data),
+    }
     training = train_agents(
         [batch],
         settings,
         config.episodes,
         [seed],
         initial_state=initial_state,
-        identity=learn_identity(config, given, members, data, accrue),
+        identity=identity,
         validate=_validator(batch, task.spec, settings, validation_env, monitor, timing),
         validate_every=config.validate_every,
         folder=folder,
@@ -207,12 +218,6 @@ def _training_env(
     raise KairodeError("without a model, a policy is learned on the real system: pass the environment, not its task.")
 
 
-def _whole_episodes(
-    model: DynamicsModel, env: Environment | Task, config: LearnConfig, data: Trajectory | None
-) -> Environment:
-    return make_model_env(model, env, **_model_env_options(env, config, data))
-
-
 def _model_env_options(env: Environment | Task, config: LearnConfig, data: Trajectory | None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "starts": data if isinstance(env, Task) else None,
@@ -221,25 +226,6 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
     if data is not None and config.obs_margin is not None:
         options["obs_bounds"] = jnp.asarray(obs_range(data, config.obs_margin))
     return options
-
-
-def learn_identity(
-    config: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
-) -> dict[str, Any]:
-    """JSON that identifies a training."""
-    return {
-        "config": dataclasses.asdict(config),
-        "schedule": _schedule_identity(schedule),
-        "accrue": accrue,
-        "models": digest(*members),
-        "data": None if data is None else digest(data),
-    }
-
-
-def _schedule_identity(schedule: Any) -> str:
-    if not isinstance(schedule, OptimizedSchedule):
-        return str(schedule)
-    return digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True))
 
 
 def _validator(
@@ -251,8 +237,8 @@ def _validator(
     timing: Schedule,
 ) -> Validator | None:
     """Mean returns over whole episodes, in the validation model and on the monitored system."""
-    places = {"score": validation_env, "real": monitor}
-    if all(place is None for place in places.values()):
+    places = {name: place for name, place in (("score", validation_env), ("real", monitor)) if place is not None}
+    if not places:
         return None
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
@@ -262,7 +248,6 @@ def _validator(
         return {
             name: mean_return(place.task, score_many(alone(place), policies, batch.schedule.with_q(q), keys, limit, 1))
             for name, place in places.items()
-            if place is not None
         }
 
     return validate

@@ -22,6 +22,7 @@ from kairode.envs.core import Spec, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.planning.mpc import LearnedDynamics, Planner
+from kairode.trees import choose
 
 
 class LearnerState(eqx.Module):
@@ -79,7 +80,7 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
         key = jax.random.fold_in(jax.random.wrap_key_data(data), k)
         start_key, act_key = jax.random.split(key)
         fresh = policy.start(key=start_key)
-        memory = fresh if memory is None else jax.tree.map(lambda a, b: jnp.where(elapsed == 0, a, b), fresh, memory)
+        memory = fresh if memory is None else choose(elapsed == 0, fresh, memory)
         return policy.act(memory, obs, elapsed, key=act_key)
 
     def learning(learner: LearnerState, normalizer: ObsNormalizer, row: Any, data: Any, k: Any) -> LearnerState:

@@ -12,6 +12,7 @@ from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
+from kairode.trees import choose
 
 
 class Record(NamedTuple):
@@ -82,11 +83,9 @@ def rollout_step(
     check_kind(env.task.spec, action)
     moment, outcome = hold(env, schedule, episode.moment, action, memory, keys=keys[1:], going=going)
     new = RolloutState(moment, memory, outcome.tau, outcome.terminated, outcome.truncated)
-    episode = jax.tree.map(lambda new, old: jnp.where(going, new, old), new, episode)
-    nothing = jnp.zeros_like(action)
-    return episode, Record(
-        jnp.where(going, action, nothing), outcome.tau, jnp.where(going, outcome.reward, 0.0), episode.moment.obs
-    )
+    episode = choose(going, new, episode)
+    action, reward = jnp.where(going, action, jnp.zeros_like(action)), jnp.where(going, outcome.reward, 0.0)
+    return episode, Record(action, outcome.tau, reward, episode.moment.obs)
 
 
 def check_kind(spec: Spec, action: Any) -> None:

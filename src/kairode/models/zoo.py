@@ -1,6 +1,6 @@
 """Models by name. A new one is a class in `transition.py` (or a module of its own) and a line here."""
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import Array, Key
@@ -11,50 +11,18 @@ from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.initial import Initial, Variational, Zeros
 from kairode.models.networks import MLP, Linear
-from kairode.models.ode import Solver, parse_solver
+from kairode.models.ode import parse_solver
 from kairode.models.timer import ClassTimer, ContinuousTimer, NoTimer, Timer
-from kairode.models.transition import DecayGated, FlowGated, Gated, GatedWithInterval, LinearFlow, Transition
+from kairode.models.transition import DecayGated, FlowGated, FlowTransition, Gated, GatedWithInterval, LinearFlow
 
-NewInitial = Callable[[int, ModelConfig, Key[Array, ""]], Initial]
-NewTransition = Callable[[int, ModelConfig, Solver, Key[Array, ""]], Transition]
-
-
-def _zeros(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
-    return Zeros(sizes.latent_size)
-
-
-def _variational(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
-    return Variational.new(inputs, sizes.latent_size, sizes.encoder_hidden, key=key)
-
-
-def _gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return Gated.new(inputs, sizes.latent_size, key=key)
-
-
-def _gru_tau(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return GatedWithInterval.new(inputs, sizes.latent_size, key=key)
-
-
-def _decay_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return DecayGated.new(inputs, sizes.latent_size, key=key)
-
-
-def _ode_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return FlowGated.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
-
-
-def _linear_ode(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return LinearFlow.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
-
-
-MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
-    "rnn": (_zeros, _gru),
-    "dt-rnn": (_zeros, _gru_tau),
-    "decay-rnn": (_zeros, _decay_gru),
-    "latent-rnn": (_variational, _gru),
-    "ode-rnn": (_zeros, _ode_gru),
-    "latent-ode": (_variational, _linear_ode),
-    "variational-ode-rnn": (_variational, _ode_gru),
+MODELS: dict[str, tuple[type[Initial], type[Any]]] = {
+    "rnn": (Zeros, Gated),
+    "dt-rnn": (Zeros, GatedWithInterval),
+    "decay-rnn": (Zeros, DecayGated),
+    "latent-rnn": (Variational, Gated),
+    "ode-rnn": (Zeros, FlowGated),
+    "latent-ode": (Variational, LinearFlow),
+    "variational-ode-rnn": (Variational, FlowGated),
 }
 """Initial state and transition of each model; decoder and timer are common to all."""
 
@@ -63,16 +31,18 @@ def build(
     name: str, spec: Spec, sizes: ModelConfig | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
 ) -> DynamicsModel:
     """Create a model with random weights for a task."""
-    new_initial, new_transition = MODELS[check_model(name)]
+    initial, transition = MODELS[check_model(name)]
     sizes, observed = sizes or ModelConfig(), len(spec.observations)
-    inputs = observed + spec.actions.n
+    inputs, latent = observed + spec.actions.n, sizes.latent_size
     solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
     initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
+    encoded = initial is Variational
+    flow = (sizes.field_hidden, solver) if issubclass(transition, FlowTransition) else ()
     return DynamicsModel(
-        initial=new_initial(inputs, sizes, initial_key),
-        transition=new_transition(inputs, sizes, solver, transition_key),
-        decoder=Linear.new(sizes.latent_size, observed, key=decoder_key),
-        timer=_timer(spec, sizes, inputs + sizes.latent_size, timer_key),
+        initial=Variational.new(inputs, latent, sizes.encoder_hidden, key=initial_key) if encoded else Zeros(latent),
+        transition=transition.new(inputs, latent, *flow, key=transition_key),
+        decoder=Linear.new(latent, observed, key=decoder_key),
+        timer=_timer(spec, sizes, inputs + latent, timer_key),
         scale=scale or Scale.none(observed),
         spec=spec,
     )

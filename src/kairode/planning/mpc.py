@@ -24,6 +24,7 @@ from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import NoTimer
+from kairode.trees import choose
 
 Sequences = Float[Array, "_ k"]
 """A quantity of every candidate sequence."""
@@ -166,7 +167,7 @@ class Planner(Policy):
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         first = elapsed == 0
         moved = self.dynamics.track(memory.belief, memory.seen_obs, memory.control, elapsed)
-        belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, moved)
+        belief = choose(first, memory.belief, moved)
         seen_obs = self.normalizer.seen(obs, memory.obs, first)
         control = self.plan(seen_obs, belief, key=key)
         return control, PlannerMemory(belief, obs, seen_obs, control)

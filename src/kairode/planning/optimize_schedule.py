@@ -31,7 +31,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.planning.calibrate import calibrate_models
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
-from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range
+from kairode.planning.model_env import ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
@@ -93,16 +93,11 @@ def optimize_schedule(
     calibrated = tolerance > 0 if calibrate is None else calibrate
     if calibrated and data is not None and not isinstance(models, Environment):
         models = calibrate_models(models, data)
-    schedule = OptimizedSchedule(
-        _lookahead(models, task, data),
-        policy.q,
-        policy.encoder,
-        task,
-        candidates,
+    schedule = dataclasses.replace(
+        _new_schedule(models, task, candidates, price, budget, data),
+        q=policy.q,
+        encoder=policy.encoder,
         scale=policy.scale,
-        price=jnp.asarray(price, jnp.float32),
-        visit_penalty=jnp.zeros(()),
-        budget=None if budget is None else jnp.asarray(budget, jnp.int32),
         quantile=quantile,
         continuous=continuous,
         tolerance=float(tolerance),
@@ -136,6 +131,18 @@ def schedule_for_learning(
     task = _check_systems(models, env)
     candidates = check_candidates(taus, task.spec)
     check_limits(task.spec, candidates[-1], price=price, budget=budget)
+    return _new_schedule(models, task, candidates, price, budget, data)
+
+
+def _new_schedule(
+    models: Any,
+    task: Task,
+    candidates: tuple[float, ...],
+    price: float,
+    budget: int | None,
+    data: Trajectory | None,
+) -> OptimizedSchedule:
+    """A schedule without a policy."""
     return OptimizedSchedule(
         _lookahead(models, task, data),
         None,
@@ -150,9 +157,7 @@ def schedule_for_learning(
 
 def _check_systems(models: Any, env: Any) -> Task:
     """The task, if there is one; systems must give courses that agree with their transitions."""
-    task = env.task if isinstance(env, Environment) else env
-    if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
+    task = task_of(env)
     for system in (models, env):
         if isinstance(system, Environment):
             check_course(system)
@@ -265,11 +270,6 @@ def accrual_setup(
     place = AccruedRewards.of(env, schedule.longest(env.task.spec))
     if not isinstance(schedule, OptimizedSchedule):
         return place, schedule, encoder
-    if isinstance(env, ModelEnv) and isinstance(schedule.lookahead, TrueLookahead):
-        raise KairodeError(
-            "the true dynamics can choose intervals only on the real system: in a model environment use "
-            "optimize_schedule(models, ..)."
-        )
     place = dataclasses.replace(place, price=schedule.price)
     free = jnp.zeros_like(schedule.visit_penalty)
     schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free, tolerance=0.0)
