@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.encoder import inner_encoder
+from kairode.agents.encoder import TrackingEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_step import TrainingBatch, TrainState, agents_finished, init_train_state, run_steps
@@ -50,9 +50,9 @@ class TrainResult:
         found: list[QPolicy] = []
         for batch in batches:
             for i in range(batch.agents):
-                encoder = inner_encoder(one(batch.encoder, i))
-                q = one(self.q, len(found))
-                found.append(QPolicy(q, encoder, batch.env.task.spec, epsilon, scale))
+                encoder = one(batch.encoder, i)
+                encoder = encoder.inner if isinstance(encoder, TrackingEncoder) else encoder
+                found.append(QPolicy(one(self.q, len(found)), encoder, batch.env.task.spec, epsilon, scale))
         return found
 
 

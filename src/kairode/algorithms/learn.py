@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.evaluate import mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import STAGE, TrainResult, Validator, train_agents
@@ -22,6 +22,7 @@ from kairode.config.algorithms import LearnConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import learn_preset
 from kairode.data import Trajectory
+from kairode.data.rollout import episode_keys
 from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course

@@ -66,6 +66,11 @@ def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Arra
     return Rollout(first_obs, records, episodes.moment.count, episodes.terminated, episodes.truncated)
 
 
+def episode_keys(seed: int, episodes: int, first: int = 0) -> Key[Array, " n"]:
+    """Keys of consecutive episodes of a seed."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(first, first + episodes))
+
+
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:
     policy_key, reset_key = jax.random.split(jax.random.fold_in(key, 0))
     moment = begin_episode(env, key=reset_key)

@@ -29,7 +29,7 @@ from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.planning.calibrate import calibrate_models
+from kairode.planning.calibrate import calibrate_model
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
 from kairode.planning.model_env import ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
@@ -79,7 +79,7 @@ def optimize_schedule(
             fraction of its rewards. Likewise a price selects the fewest decisions that the simulated episodes cannot
             distinguish from the best. 0 chooses the best interval, as in the paper's equation.
         data: training data of the models: predictions are bounded to its range.
-        calibrate: correct the models' predictions by their mean error on the data (`calibrate_models`). None: if there
+        calibrate: correct the models' predictions by their mean error on the data (`calibrate_model`). None: if there
             are data and a tolerance.
         tried: an earlier `sweep_penalties` for the same models, policy and budget, to be reused.
     """
@@ -92,7 +92,8 @@ def optimize_schedule(
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
     calibrated = tolerance > 0 if calibrate is None else calibrate
     if calibrated and data is not None and not isinstance(models, Environment):
-        models = calibrate_models(models, data)
+        members = [models] if isinstance(models, DynamicsModel) else models
+        models = [calibrate_model(model, data) for model in members]
     schedule = dataclasses.replace(
         _new_schedule(models, task, candidates, price, budget, data),
         q=policy.q,
