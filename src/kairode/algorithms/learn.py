@@ -135,7 +135,7 @@ def learn_policy(
     settings, timing = config.dqn, as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
-    validation_env = None
+    validation_env: Environment | None = None
     if validation_model is not None:
         validation_env = make_model_env(validation_model, env, **_model_env_options(env, config, data))
     if accrue:

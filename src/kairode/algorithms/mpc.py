@@ -174,8 +174,7 @@ class MPCTraining:
         if config.model != MODEL_FREE:
             self.callback(Progress("fitting the model"))
         free_programs()
-        fitted = loop.begin_epoch()
-        if fitted:
+        if fitted := loop.begin_epoch():
             self.fits.append({"decisions": loop.decisions, **fitted})
         self._mark()
 

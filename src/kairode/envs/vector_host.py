@@ -71,15 +71,15 @@ class HostVectorEnv(VectorEnv):
         intervals = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
-        def move(i: int) -> None:
-            if not resets[i]:
-                self.obs[i] = self.simulations[i].transition(actions[i], float(intervals[i]))
+        def move(instances: range) -> None:
+            for i in instances:
+                if not resets[i]:
+                    self.obs[i] = self.simulations[i].transition(actions[i], float(intervals[i]))
 
         if self.pool is None:
-            for i in range(self.size):
-                move(i)
+            move(range(self.size))
         else:
-            list(self.pool.map(lambda part: [move(i) for i in part], self.split))
+            list(self.pool.map(move, self.split))
         self.time += intervals
         self.count += 1
         reward = np.asarray(self.reward(before, actions, self.obs, intervals))
