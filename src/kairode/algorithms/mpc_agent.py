@@ -35,14 +35,6 @@ class LearnerState(eqx.Module):
     """Updates skipped because a value was not finite."""
 
 
-class MPCCalls(NamedTuple):
-    """Compiled calls, for all seeds at once."""
-
-    decide: Callable[..., Any]
-    learn: Callable[..., LearnerState]
-    skill: Callable[..., Any]
-
-
 class FinishedEpisode(NamedTuple):
     """A finished episode."""
 
@@ -68,8 +60,8 @@ def make_policy(
     return Planner(LearnedDynamics(model, normalizer), task, networks, normalizer, config.agent, config.plan)
 
 
-def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
-    """Compile one call that acts for all seeds, and one that stores and updates."""
+def compile_mpc(config: MPCConfig, task: Task, static: Any) -> tuple[Callable[..., Any], ...]:
+    """Compiled calls for all seeds at once: one acts, one stores and updates, one tests the model's rewards."""
     spec, settings = task.spec, config.agent
 
     def acting(
@@ -100,10 +92,10 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
     def predicting(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
         return reward_skill(eqx.combine(params, static), task, normalizer, episodes, jax.random.wrap_key_data(data))
 
-    return MPCCalls(
-        decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
-        learn=jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
-        skill=jax.jit(jax.vmap(predicting)),
+    return (
+        jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
+        jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
+        jax.jit(jax.vmap(predicting)),
     )
 
 

@@ -33,13 +33,13 @@ Sequences = Float[Array, "_ k"]
 class PlanningDynamics(eqx.Module):
     """Dynamics that a planner rolls out."""
 
-    @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Any:
-        """Initial belief state, for one environment."""
+        """Initial belief state, for one environment; empty unless it is tracked."""
+        return ()
 
-    @abc.abstractmethod
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """Belief state after an observed interval, for one environment."""
+        return belief
 
     @abc.abstractmethod
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
@@ -96,12 +96,6 @@ class TrueDynamics(PlanningDynamics):
     env: Environment
     state: Callable[[Obs], Any] = eqx.field(static=True, default=lambda obs: obs)
     """State of an observation."""
-
-    def start(self, *, key: Key[Array, ""]) -> Any:
-        return ()
-
-    def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
-        return ()
 
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
         start = (self.state(seen_obs), jnp.zeros((), jnp.int32))
