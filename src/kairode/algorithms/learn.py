@@ -135,14 +135,15 @@ def learn_policy(
     settings, timing = config.dqn, as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
-    validation_env: Environment | None = None
+    validation_envs: dict[str, Environment] = {}
     if validation_model is not None:
-        validation_env = make_model_env(validation_model, env, **_model_env_options(env, config, data))
+        validation_envs["score"] = make_model_env(validation_model, env, **_model_env_options(env, config, data))
+    if monitor is not None:
+        validation_envs["real"] = monitor
     if accrue:
         place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
         longest = timing.longest(task.spec)
-        validation_env = None if validation_env is None else AccruedRewards.of(validation_env, longest)
-        monitor = None if monitor is None else AccruedRewards.of(monitor, longest)
+        validation_envs = {name: AccruedRewards.of(other, longest) for name, other in validation_envs.items()}
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
     if members and data is not None and config.rollout_length is not None and isinstance(timing, Own | Fixed):
@@ -167,7 +168,7 @@ def learn_policy(
         [seed],
         initial_state=initial_state,
         identity=identity,
-        validate=_validator(batch, task.spec, settings, validation_env, monitor, timing),
+        validate=_validator(batch, task.spec, settings, validation_envs, timing) if validation_envs else None,
         validate_every=config.validate_every,
         folder=folder,
         callback=callback,
@@ -230,25 +231,17 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
 
 
 def _validator(
-    batch: TrainingBatch,
-    spec: Spec,
-    settings: DQNConfig,
-    validation_env: Environment | None,
-    monitor: Environment | None,
-    timing: Schedule,
-) -> Validator | None:
-    """Mean returns over whole episodes, in the validation model and on the monitored system."""
-    places = {name: place for name, place in (("score", validation_env), ("real", monitor)) if place is not None}
-    if not places:
-        return None
+    batch: TrainingBatch, spec: Spec, settings: DQNConfig, envs: dict[str, Environment], timing: Schedule
+) -> Validator:
+    """Mean returns over whole episodes of each environment, by its name in the curve."""
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
 
     def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
         policies = QPolicy(q, batch.encoder, spec, settings.final_epsilon)
         return {
-            name: mean_return(place.task, score_many(alone(place), policies, batch.schedule.with_q(q), keys, limit, 1))
-            for name, place in places.items()
+            name: mean_return(env.task, score_many(alone(env), policies, batch.schedule.with_q(q), keys, limit, 1))
+            for name, env in envs.items()
         }
 
     return validate
