@@ -34,7 +34,7 @@ class Transition(eqx.Module):
 
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         """Latent states at several times (ascending) after one decision."""
-        return jax.vmap(lambda tau: self.move(z, self.inputs(x, tau), tau))(taus)
+        return move_to_each(self, z, x, taus)
 
 
 class FlowTransition(Transition):
@@ -157,3 +157,9 @@ class LinearFlow(FlowTransition):
 
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         return self.solver.path(self.field, self.entry(z, self.drive(x)), taus)
+
+
+def move_to_each(
+    transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]
+) -> Float[Array, "k z *batch"]:
+    return jax.vmap(lambda tau: transition.move(z, transition.inputs(x, tau), tau))(taus)

@@ -1,5 +1,6 @@
 """Models by name. A new one is a class in `transition.py` (or a module of its own) and a line here."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,18 +12,38 @@ from kairode.errors import KairodeError, unknown
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.initial import Initial, Variational, Zeros
 from kairode.models.networks import MLP, Linear
-from kairode.models.ode import parse_solver
+from kairode.models.ode import Solver, parse_solver
 from kairode.models.timer import ClassTimer, ContinuousTimer, NoTimer, Timer
-from kairode.models.transition import DecayGated, FlowGated, FlowTransition, Gated, GatedWithInterval, LinearFlow
+from kairode.models.transition import DecayGated, FlowGated, Gated, GatedWithInterval, LinearFlow, Transition
 
-MODELS: dict[str, tuple[type[Initial], type[Any]]] = {
-    "rnn": (Zeros, Gated),
-    "dt-rnn": (Zeros, GatedWithInterval),
-    "decay-rnn": (Zeros, DecayGated),
-    "latent-rnn": (Variational, Gated),
-    "ode-rnn": (Zeros, FlowGated),
-    "latent-ode": (Variational, LinearFlow),
-    "variational-ode-rnn": (Variational, FlowGated),
+NewInitial = Callable[[int, ModelConfig, Key[Array, ""]], Initial]
+NewTransition = Callable[[int, ModelConfig, Solver, Key[Array, ""]], Transition]
+
+
+def _zeros(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
+    return Zeros(sizes.latent_size)
+
+
+def _variational(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initial:
+    return Variational.new(inputs, sizes.latent_size, sizes.encoder_hidden, key=key)
+
+
+def _recurrent(kind: type[Any]) -> NewTransition:
+    return lambda inputs, sizes, solver, key: kind.new(inputs, sizes.latent_size, key=key)
+
+
+def _flow(kind: type[Any]) -> NewTransition:
+    return lambda inputs, sizes, solver, key: kind.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
+
+
+MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
+    "rnn": (_zeros, _recurrent(Gated)),
+    "dt-rnn": (_zeros, _recurrent(GatedWithInterval)),
+    "decay-rnn": (_zeros, _recurrent(DecayGated)),
+    "latent-rnn": (_variational, _recurrent(Gated)),
+    "ode-rnn": (_zeros, _flow(FlowGated)),
+    "latent-ode": (_variational, _flow(LinearFlow)),
+    "variational-ode-rnn": (_variational, _flow(FlowGated)),
 }
 """Initial state and transition of each model; decoder and timer are common to all."""
 
@@ -31,16 +52,14 @@ def build(
     name: str, spec: Spec, sizes: ModelConfig | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
 ) -> DynamicsModel:
     """Create a model with random weights for a task."""
-    initial, transition = MODELS[check_model(name)]
+    new_initial, new_transition = MODELS[check_model(name)]
     sizes, observed = sizes or ModelConfig(), len(spec.observations)
     inputs, latent = observed + spec.actions.n, sizes.latent_size
     solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
     initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
-    encoded = initial is Variational
-    flow = (sizes.field_hidden, solver) if issubclass(transition, FlowTransition) else ()
     return DynamicsModel(
-        initial=Variational.new(inputs, latent, sizes.encoder_hidden, key=initial_key) if encoded else Zeros(latent),
-        transition=transition.new(inputs, latent, *flow, key=transition_key),
+        initial=new_initial(inputs, sizes, initial_key),
+        transition=new_transition(inputs, sizes, solver, transition_key),
         decoder=Linear.new(latent, observed, key=decoder_key),
         timer=_timer(spec, sizes, inputs + latent, timer_key),
         scale=scale or Scale.none(observed),
