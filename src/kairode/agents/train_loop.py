@@ -13,7 +13,7 @@ import numpy as np
 from kairode.agents.encoder import TrackingEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch, TrainState, agents_finished, init_train_state, run_steps
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.errors import KairodeError
@@ -122,7 +122,8 @@ def train_agents(
 
 
 def _ended(state: _State) -> bool:
-    return bool(agents_finished(state.train_state).all())
+    agents = state.train_state
+    return bool(((agents.episodes >= agents.returns.shape[1]) | agents.diverged).all())
 
 
 def _new_state(train_state: TrainState) -> _State:

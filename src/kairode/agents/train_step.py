@@ -224,10 +224,6 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
     return jax.lax.scan(body, train_state, None, length=count)[0]
 
 
-def agents_finished(train_state: TrainState) -> Bool[Array, " agents"]:
-    return (train_state.episodes >= train_state.returns.shape[1]) | train_state.diverged
-
-
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:
     learner = jax.vmap(store_transitions, in_axes=(0, None))(train_state.learner, transitions)
     return eqx.tree_at(lambda p: p.learner, train_state, learner)
