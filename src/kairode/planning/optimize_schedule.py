@@ -31,7 +31,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.planning.calibrate import calibrate_model
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
-from kairode.planning.model_env import ensemble, make_model_env, obs_range, task_of
+from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
@@ -136,12 +136,7 @@ def schedule_for_learning(
 
 
 def _new_schedule(
-    models: Any,
-    task: Task,
-    candidates: tuple[float, ...],
-    price: float,
-    budget: int | None,
-    data: Trajectory | None,
+    models: Any, task: Task, candidates: tuple[float, ...], price: float, budget: int | None, data: Trajectory | None
 ) -> OptimizedSchedule:
     """A schedule without a policy."""
     return OptimizedSchedule(
@@ -271,6 +266,11 @@ def accrual_setup(
     place = AccruedRewards.of(env, schedule.longest(env.task.spec))
     if not isinstance(schedule, OptimizedSchedule):
         return place, schedule, encoder
+    if isinstance(env, ModelEnv) and isinstance(schedule.lookahead, TrueLookahead):
+        raise KairodeError(
+            "the true dynamics can choose intervals only on the real system: in a model environment use "
+            "optimize_schedule(models, ..)."
+        )
     place = dataclasses.replace(place, price=schedule.price)
     free = jnp.zeros_like(schedule.visit_penalty)
     schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free, tolerance=0.0)
