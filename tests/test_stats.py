@@ -19,7 +19,6 @@ from kairode.stats import (
     probability_of_improvement,
     std,
     stratified_interval,
-    summarize,
 )
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -96,14 +95,6 @@ def test_intervals_of_a_mean() -> None:
     assert widths[0] > widths[1] > widths[2]
     assert bootstrap_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
     assert bootstrap_interval([3.0]) == (3.0, 3.0)
-
-
-def test_a_summary() -> None:
-    found = summarize([1.0, 2.0, 3.0, 6.0])
-    assert (found.mean, found.std, found.iqm, found.n) == (3.0, pytest.approx(3.5**0.5), 2.5, 4)
-    assert (found.low, found.high) == bootstrap_interval([1.0, 2.0, 3.0, 6.0])
-    half = found.scaled(2.0)
-    assert (half.mean, half.high, half.n) == (1.5, found.high / 2, 4)
 
 
 def test_intervals_of_committed_records() -> None:

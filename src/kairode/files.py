@@ -47,8 +47,13 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 def save_json(path: str | Path, content: Any) -> None:
     """Write JSON with one line per list of numbers."""
+
+    def one_line(found: re.Match[str]) -> str:
+        return re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]")
+
     with atomic_write(path) as part:
-        part.write_text(_compact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
+        text = re.sub(r"\[[\s\d.,eE+\-]*\]", one_line, json.dumps(content, indent=1))
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 def load_json(path: str | Path, advice: str = "remove it, and run the command again.") -> Any:
@@ -59,9 +64,3 @@ def load_json(path: str | Path, advice: str = "remove it, and run the command ag
         raise KairodeError(f"{path} does not exist.") from error
     except ValueError as error:
         raise KairodeError(f"{path} is damaged: {advice}") from error
-
-
-def _compact(text: str) -> str:
-    return re.sub(
-        r"\[[\s\d.,eE+\-]*\]", lambda found: re.sub(r"\s+", " ", found[0]).replace("[ ", "[").replace(" ]", "]"), text
-    )

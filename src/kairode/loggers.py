@@ -15,23 +15,18 @@ def tensorboard_callback(folder: Path | None) -> Iterator[Callback]:
     if folder is None:
         yield lambda event: None
         return
-    writer_class = _writer_class()
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
     with contextlib.ExitStack() as stack:
         writers: list[Any] = []
 
         def write(event: Progress) -> None:
             if not writers:  # no files if the work never begins
-                writers.append(stack.enter_context(contextlib.closing(writer_class(str(folder / "tensorboard")))))
+                writers.append(stack.enter_context(contextlib.closing(SummaryWriter(str(folder / "tensorboard")))))
             for name, value in event.metrics.items():
                 for seed, number in enumerate(value if isinstance(value, list) else [value]):
                     writers[0].add_scalar(f"{name}/seed{seed}", number, event.done)
 
         yield write
-
-
-def _writer_class() -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError as error:
-        raise KairodeError("--tensorboard needs tensorboardX: pip install 'kairode[tensorboard]'.") from error
-    return SummaryWriter

@@ -4,7 +4,6 @@ Aggregates over runs and tasks are those of Agarwal et al., "Deep Reinforcement 
 Precipice" (2021), as in their library rliable; scores are [runs, tasks].
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -82,28 +81,6 @@ def stratified_interval(
     found = [statistic(scores[draw.choice(len(scores), scores.shape), tasks]) for _ in range(resamples)]
     low, high = np.percentile(found, [50 * (1 - level), 50 * (1 + level)])
     return float(low), float(high)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Summary of a sample."""
-
-    mean: float
-    std: float
-    iqm: float
-    low: float
-    """Lower end of the 95 % bootstrap interval of the mean."""
-    high: float
-    n: int
-
-    def scaled(self, unit: float) -> "Summary":
-        return Summary(self.mean / unit, self.std / unit, self.iqm / unit, self.low / unit, self.high / unit, self.n)
-
-
-def summarize(values: ArrayLike) -> Summary:
-    """Mean with its 95 % bootstrap interval, standard deviation and IQM."""
-    values = np.asarray(values, np.float64)
-    return Summary(mean(values), std(values), iqm(values), *bootstrap_interval(values), n=len(values))
 
 
 def _scalar(found: Any) -> Any:

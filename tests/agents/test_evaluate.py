@@ -12,7 +12,6 @@ import kairode
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import (
     Scores,
-    episode_keys,
     evaluate,
     mean_return,
     objective_scores,
@@ -24,6 +23,7 @@ from kairode.agents.evaluate import (
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.data.policy import Constant
+from kairode.data.rollout import episode_keys
 from kairode.envs.core import Environment
 from kairode.envs.hiv import HEALTHY, UNHEALTHY
 from kairode.envs.schedule import FixedOrOwn

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import kairode
-from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.evaluate import mean_return, score_many
 from kairode.agents.train_step import transitions_from_data
 from kairode.algorithms.learn import learn_policy
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
 from kairode.config.models import ModelConfig
 from kairode.data.describe import spec_to_dict
+from kairode.data.rollout import episode_keys
 from kairode.models.zoo import build
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence

@@ -176,17 +176,19 @@ def update_actor_critic(
     )
     change, actor_state = optax.adam(settings.actor_learning_rate).update(slope, agent.actor_state)
     networks = Networks(optax.apply_updates(actor, change), critics)
-    moved = ActorCritic(
-        networks,
-        jax.tree.map(lambda target, new: target + settings.polyak * (new - target), agent.target, networks),
-        agent.log_temperature,
-        actor_state,
-        critic_state,
-        agent.temperature_state,
-        agent.updates + 1,
+    moved = dataclasses.replace(
+        agent,
+        networks=networks,
+        target=jax.tree.map(lambda target, new: target + settings.polyak * (new - target), agent.target, networks),
+        actor_state=actor_state,
+        critic_state=critic_state,
+        updates=agent.updates + 1,
     )
-    if settings.stochastic:
-        moved = _with_temperature(moved, settings, density, batch.action.shape[-1])
+    if settings.stochastic:  # the target entropy is minus one per action dimension
+        slope = -temperature * (density - batch.action.shape[-1])
+        change, state = optax.adam(settings.actor_learning_rate).update(slope, agent.temperature_state)
+        log_temperature = agent.log_temperature + change
+        moved = dataclasses.replace(moved, log_temperature=log_temperature, temperature_state=state)
     if settings.kind == "td3":  # the actor and the targets move less often than the critics
         held = dataclasses.replace(
             agent, networks=Networks(actor, critics), critic_state=critic_state, updates=moved.updates
@@ -194,12 +196,3 @@ def update_actor_critic(
         moved = choose(agent.updates % settings.policy_delay == 0, moved, held)
     sane = jnp.isfinite(loss) & jnp.isfinite(worth)
     return choose(sane, moved, agent), sane
-
-
-def _with_temperature(
-    agent: ActorCritic, settings: ActorCriticConfig, density: Float[Array, ""], actions: int
-) -> ActorCritic:
-    """Update SAC's entropy coefficient; the target entropy is minus one per action dimension."""
-    slope = -jnp.exp(agent.log_temperature) * (density - actions)
-    change, state = optax.adam(settings.actor_learning_rate).update(slope, agent.temperature_state)
-    return dataclasses.replace(agent, log_temperature=agent.log_temperature + change, temperature_state=state)

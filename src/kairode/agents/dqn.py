@@ -1,5 +1,6 @@
 """Deep Q-learning in continuous time (Mnih et al. 2015; Bradtke and Duff 1995): the discount is gamma^tau."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from kairode.agents.network import ReLUNetwork
 from kairode.config.agents import DQNConfig
 from kairode.data.replay import Prioritised, add_prioritised, draw, empty_prioritised, prioritise
+from kairode.trees import choose
 
 
 class ReplayTransition(NamedTuple):
@@ -97,7 +99,7 @@ def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def store_transitions(learner: Learner, transitions: ReplayTransition) -> Learner:
-    return eqx.tree_at(lambda a: a.replay, learner, add_prioritised(learner.replay, pack_transition(transitions)))
+    return dataclasses.replace(learner, replay=add_prioritised(learner.replay, pack_transition(transitions)))
 
 
 def learning_rate_factor(settings: DQNConfig, done: Float[Array, ""]) -> Float[Array, ""] | float:
@@ -118,7 +120,7 @@ def update_q(
     ready = going & (learner.replay.replay.size >= settings.batch_size)
     learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
     replay = prioritise(learner.replay, drawn.where, errors)
-    return eqx.tree_at(lambda a: a.replay, learner, replay), jnp.isfinite(errors).all()
+    return dataclasses.replace(learner, replay=replay), jnp.isfinite(errors).all()
 
 
 def gradient_step(
@@ -143,11 +145,9 @@ def gradient_step(
     # If the loss is not finite, neither are the errors: checking them is cheaper than checking all gradients.
     moves = ready & jnp.isfinite(errors).all()
     q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
-    kept = jax.tree.map(lambda new, old: jnp.where(moves, new, old), state, learner.optimizer)
-    return Learner(q, learner.target, kept, learner.replay), errors
+    return Learner(q, learner.target, choose(moves, state, learner.optimizer), learner.replay), errors
 
 
 def update_target(learner: Learner, now: Bool[Array, ""]) -> Learner:
     """Copy the network to the target network, where `now`."""
-    target = jax.tree.map(lambda new, old: jnp.where(now, new, old), learner.q, learner.target)
-    return eqx.tree_at(lambda a: a.target, learner, target)
+    return dataclasses.replace(learner, target=choose(now, learner.q, learner.target))

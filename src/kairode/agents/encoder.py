@@ -99,6 +99,15 @@ class TrackedMemory(NamedTuple):
     """Latent states of all models, [models, z]."""
 
 
+def start_latents(models: DynamicsModel, spec: Spec, key: Key[Array, ""]) -> LatentMemory:
+    keys = jax.random.split(key, models.decoder.weight.shape[0])
+    return LatentMemory.new(spec, eqx.filter_vmap(lambda model, key: model.start(key=key))(models, keys))
+
+
+def advance_latents(models: DynamicsModel, latents: LatentMemory, elapsed: Tau) -> LatentMemory:
+    return latents._replace(z=eqx.filter_vmap(lambda model, z: latents.moved(model, z, elapsed))(models, latents.z))
+
+
 class TrackingEncoder(ObsEncoder):
     """Another encoder's features, while the latent states of several models are tracked alongside."""
 
@@ -111,30 +120,16 @@ class TrackingEncoder(ObsEncoder):
 
     def start(self, spec: Spec, *, key: Key[Array, ""]) -> Memory:
         inner_key, models_key = jax.random.split(key)
-        return TrackedMemory(self.inner.start(spec, key=inner_key), self.start_latents(spec, key=models_key))
+        return TrackedMemory(self.inner.start(spec, key=inner_key), start_latents(self.models, spec, models_key))
 
     def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
         features, inner = self.inner.encode(memory.inner, obs, elapsed)
-        return features, TrackedMemory(inner, self.advance_latents(memory.latents, elapsed))
+        return features, TrackedMemory(inner, advance_latents(self.models, memory.latents, elapsed))
 
     def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
         return TrackedMemory(
             self.inner.remember(memory.inner, obs, action), memory.latents._replace(obs=obs, action=action)
         )
-
-    def start_latents(self, spec: Spec, *, key: Key[Array, ""]) -> LatentMemory:
-        count = self.models.decoder.weight.shape[0]
-        start = eqx.filter_vmap(lambda model, key: model.start(key=key))
-        return LatentMemory.new(spec, start(self.models, jax.random.split(key, count)))
-
-    def advance_latents(self, latents: LatentMemory, elapsed: Tau) -> LatentMemory:
-        move = eqx.filter_vmap(lambda model, z: latents.moved(model, z, elapsed))
-        return latents._replace(z=move(self.models, latents.z))
-
-
-def inner_encoder(encoder: ObsEncoder) -> ObsEncoder:
-    """The encoder inside a `TrackingEncoder`; others are returned as they are."""
-    return encoder.inner if isinstance(encoder, TrackingEncoder) else encoder
 
 
 class TrackingPolicy(Policy):
@@ -146,13 +141,9 @@ class TrackingPolicy(Policy):
 
     def start(self, *, key: Key[Array, ""]) -> Memory:
         policy_key, models_key = jax.random.split(key)
-        return TrackedMemory(self.policy.start(key=policy_key), self._tracking.start_latents(self.spec, key=models_key))
+        return TrackedMemory(self.policy.start(key=policy_key), start_latents(self.models, self.spec, models_key))
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         action, inner = self.policy.act(memory.inner, obs, elapsed, key=key)
-        latents = self._tracking.advance_latents(memory.latents, elapsed)
+        latents = advance_latents(self.models, memory.latents, elapsed)
         return action, TrackedMemory(inner, latents._replace(obs=obs, action=action))
-
-    @property
-    def _tracking(self) -> TrackingEncoder:
-        return TrackingEncoder(IdentityEncoder(), self.models)

@@ -1,7 +1,6 @@
 """Evaluation of policies: returns over whole episodes, with confidence intervals."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from kairode.agents.q_policy import QPolicy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
-from kairode.data.rollout import rollout
+from kairode.data.rollout import episode_keys, rollout
 from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards, undiscounted
 from kairode.envs.core import Environment, Spec, Task
@@ -157,11 +156,6 @@ def score_many(
     if jax.default_backend() == "cpu":
         return jax.lax.map(lambda i: one(jax.tree.map(lambda x: x[i], arrays)), jnp.arange(agents))
     return jax.vmap(one, axis_size=agents)(arrays)
-
-
-def episode_keys(seed: int, episodes: int) -> Key[Array, " n"]:
-    """The episode keys that `evaluate` uses for a seed."""
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(episodes))
 
 
 def mean_return(task: Task, scores: Scores) -> Float[np.ndarray, " agents"]:

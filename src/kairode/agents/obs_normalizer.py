@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.data.normalize import RunningStatistics, denormalize, empty_statistics, normalize, update_statistics
+from kairode.data.normalize import RunningStatistics
 from kairode.envs.core import Spec
 
 
@@ -21,7 +21,7 @@ class ObsNormalizer(eqx.Module):
     def new(cls, spec: Spec, changes: bool = True) -> "ObsNormalizer":
         """With `changes`, the task's relative variables are replaced by their changes."""
         places = tuple(i for i, variable in enumerate(spec.observations) if variable.relative and changes)
-        return cls(empty_statistics(len(spec.observations)), places)
+        return cls(RunningStatistics.empty(len(spec.observations)), places)
 
     def seen(self, obs: Any, before: Any, first: Any) -> Any:
         """Replace relative variables by their change since `before` (0 at the first decision). NumPy or JAX arrays."""
@@ -36,15 +36,15 @@ class ObsNormalizer(eqx.Module):
         return jnp.where(self._mask(seen_obs), 0.0, seen_obs) if self.places else seen_obs
 
     def features(self, seen_obs: Any) -> Any:
-        return normalize(self.statistics, seen_obs)
+        return self.statistics.normalize(seen_obs)
 
     def unnormalised(self, features: Any) -> Any:
         """Inverse of `features`."""
-        return denormalize(self.statistics, features)
+        return self.statistics.denormalize(features)
 
-    def with_more(self, seen_obs: Any, mask: Any = None) -> "ObsNormalizer":
+    def with_more(self, seen_obs: Any) -> "ObsNormalizer":
         """Update the running statistics with observations [n, variables]."""
-        return ObsNormalizer(update_statistics(self.statistics, seen_obs, mask), self.places)
+        return ObsNormalizer(self.statistics.with_more(seen_obs), self.places)
 
     def _mask(self, like: Any) -> Any:
         return np.broadcast_to(np.isin(np.arange(like.shape[-1]), self.places), like.shape)

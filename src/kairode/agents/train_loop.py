@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.encoder import inner_encoder
+from kairode.agents.encoder import TrackingEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch, TrainState, agents_finished, init_train_state, run_steps
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.errors import KairodeError
 from kairode.training.session import Session
-from kairode.trees import one
+from kairode.trees import choose, one
 
 CHUNK = 500
 """Decisions per compiled call."""
@@ -50,9 +50,9 @@ class TrainResult:
         found: list[QPolicy] = []
         for batch in batches:
             for i in range(batch.agents):
-                encoder = inner_encoder(one(batch.encoder, i))
-                q = one(self.q, len(found))
-                found.append(QPolicy(q, encoder, batch.env.task.spec, epsilon, scale))
+                encoder = one(batch.encoder, i)
+                encoder = encoder.inner if isinstance(encoder, TrackingEncoder) else encoder
+                found.append(QPolicy(one(self.q, len(found)), encoder, batch.env.task.spec, epsilon, scale))
         return found
 
 
@@ -80,19 +80,13 @@ def train_agents(
     identity: dict[str, Any] | None = None,
     time_limit: float = float("inf"),
 ) -> TrainResult:
-    """Train agents for a number of episodes. With a folder, checkpoints are kept there and training resumes from them.
+    """Train one agent per seed. With a folder, checkpoints are kept there and training resumes from them.
 
     Args:
-        batches: environments, schedules and encoders of the agents.
-        settings: settings of the agents.
         episodes: training episodes per agent.
-        seeds: one per agent.
         validate: called with the networks every `validate_every` decisions and at the end; its metrics form the curve.
         validate_every: decisions between validations.
-        chunk: decisions per compiled call.
-        folder: checkpoint folder.
-        callback: called after every compiled call.
-        stage: stage name reported to the callback.
+        chunk: decisions per compiled call, after each of which the callback is called with `stage`.
         initial_state: agents to start from, instead of new ones.
         identity: identifies this training (models, schedules); a checkpoint with another identity is refused.
         time_limit: seconds after which training stops.
@@ -106,10 +100,9 @@ def train_agents(
     curve: list[dict[str, Any]] = session.earlier.get("curve", [])
     with session:
         while not _ended(state):
-            taken = _decisions(state)
+            taken = int(state.train_state.decisions.max())
             some = min(chunk, validate_every - taken % validate_every)
-            train_state = run_steps((settings, batches, some), state.train_state)
-            state = eqx.tree_at(lambda s: s.train_state, state, train_state)
+            state = dataclasses.replace(state, train_state=run_steps((settings, batches, some), state.train_state))
             figures: dict[str, Any] = {}
             if validate is not None and ((taken + some) % validate_every == 0 or _ended(state)):
                 state, figures = _validated(state, validate)
@@ -128,12 +121,9 @@ def train_agents(
     return _result(state, curve, seeds, folder, session.seconds)
 
 
-def _decisions(state: _State) -> int:
-    return int(state.train_state.decisions.max())
-
-
 def _ended(state: _State) -> bool:
-    return bool(agents_finished(state.train_state).all())
+    agents = state.train_state
+    return bool(((agents.episodes >= agents.returns.shape[1]) | agents.diverged).all())
 
 
 def _new_state(train_state: TrainState) -> _State:
@@ -153,12 +143,7 @@ def _validated(state: _State, validate: Validator) -> tuple[_State, dict[str, An
         return state, figures
     score = jnp.asarray(np.nan_to_num(figures["score"], nan=-np.inf), jnp.float32)
     better = score > state.best_score
-    q = state.train_state.learner.q
-
-    def chosen(new: Any, old: Any) -> Any:
-        return jnp.where(better.reshape(-1, *([1] * (new.ndim - 1))), new, old)
-
-    best = jax.tree.map(chosen, q, state.best)
+    best = jax.vmap(choose)(better, state.train_state.learner.q, state.best)
     return _State(state.train_state, best, jnp.where(better, score, state.best_score)), figures
 
 
@@ -188,8 +173,7 @@ def _result(
     state: _State, curve: list[dict[str, Any]], seeds: Sequence[int], folder: Path | None, seconds: float
 ) -> TrainResult:
     train_state = state.train_state
-    last = train_state.learner.q
-    has_scores = bool(curve) and "score" in curve[-1]
+    chosen = last = train_state.learner.q
     diverged = np.asarray(train_state.diverged)
     if diverged.all():
         i = int(np.asarray(train_state.decisions).argmin())
@@ -199,12 +183,8 @@ def _result(
             "or an observation was not finite. Try a smaller reward_scale or learning_rate; in imagination, "
             f"bound predictions to the range of the data (data=..).{kept}"
         )
-    chosen = last
-    if has_scores:  # the last network if no score was finite
-        known = jnp.isfinite(state.best_score)
-        chosen = jax.vmap(lambda yes, a, b: jax.tree.map(lambda x, y: jnp.where(yes, x, y), a, b))(
-            known, state.best, last
-        )
+    if curve and "score" in curve[-1]:  # the last network if no score was finite
+        chosen = jax.vmap(choose)(jnp.isfinite(state.best_score), state.best, last)
     return TrainResult(
         q=chosen,
         last=last,

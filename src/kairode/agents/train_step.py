@@ -5,7 +5,7 @@ structure (the kind of model). Environments are stepped under one `vmap` per bat
 one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from kairode.envs.accrual import inner_state, time_held
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
+from kairode.trees import choose, one
 
 
 class TrainingBatch(eqx.Module):
@@ -91,12 +92,7 @@ def init_train_state(
 def _init_train_state(
     batches: tuple[TrainingBatch, ...], settings: DQNConfig, episodes: int, keys: Key[Array, " agents"]
 ) -> TrainState:
-    parts, start = [], 0
-    for batch in batches:
-        here = keys[start : start + batch.agents]
-        parts.append(_vmap_agents(batch, partial(_init_one, settings, episodes))(batch, here))
-        start += batch.agents
-    return _joined(parts)
+    return _for_all_agents(partial(_init_one, settings, episodes), batches, keys)
 
 
 def _init_one(settings: DQNConfig, episodes: int, batch: TrainingBatch, key: Key[Array, ""]) -> TrainState:
@@ -164,9 +160,8 @@ def env_step(
     total = episode.total + outcome.reward
     discounted = episode.discounted + outcome.reward * spec.discount ** (before.time / spec.tick)
     ended = outcome.terminated | outcome.truncated
-    on = EpisodeState(moment, memory, features, total, discounted)
-    new = _begin(batch, next_key)
-    episode = jax.tree.map(lambda new, on: jnp.where(ended, new, on), new, on)
+    episode = EpisodeState(moment, memory, features, total, discounted)
+    episode = choose(ended, _begin(batch, next_key), episode)
     return _StepResult(transition, episode, ended, jnp.stack([total, discounted]))
 
 
@@ -203,20 +198,18 @@ def update_agent(settings: DQNConfig, train_state: TrainState, step: _StepResult
 
 def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState) -> TrainState:
     action, key = jax.vmap(partial(select_action, settings))(train_state)
+    inputs = (train_state.episode, action, key, train_state.learner.q)
+    steps = _for_all_agents(partial(env_step, settings), batches, *inputs)
+    return jax.vmap(partial(update_agent, settings))(train_state, steps, key)
+
+
+def _for_all_agents(function: Callable[..., Any], batches: Sequence[TrainingBatch], *inputs: Any) -> Any:
+    """Call a function with every batch and its agents' part of the inputs, and join the results."""
     parts, start = [], 0
     for batch in batches:
-        inputs = (train_state.episode, action, key, train_state.learner.q)
-        here = jax.tree.map(lambda x, a=start, b=start + batch.agents: x[a:b], inputs)
-        parts.append(_vmap_agents(batch, partial(env_step, settings))(batch, *here))
+        here = one(inputs, slice(start, start + batch.agents))
+        parts.append(eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=batch.agents)(batch, *here))
         start += batch.agents
-    return jax.vmap(partial(update_agent, settings))(train_state, _joined(parts), key)
-
-
-def _vmap_agents(batch: TrainingBatch, function: Any) -> Any:
-    return eqx.filter_vmap(function, in_axes=eqx.if_array(0), axis_size=batch.agents)
-
-
-def _joined(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
@@ -229,10 +222,6 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
         return train_step(settings, batches, train_state), None
 
     return jax.lax.scan(body, train_state, None, length=count)[0]
-
-
-def agents_finished(train_state: TrainState) -> Bool[Array, " agents"]:
-    return (train_state.episodes >= train_state.returns.shape[1]) | train_state.diverged
 
 
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:

@@ -24,7 +24,7 @@ from kairode.agents.train_loop import train_agents
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, transitions_from_data
 from kairode.algorithms.fit import new_models
 from kairode.callbacks import Callback, Progress, no_callback
-from kairode.config.algorithms import DynaConfig, FitConfig
+from kairode.config.algorithms import DynaConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import dyna_preset, fit_preset
 from kairode.data import Trajectory, collect, read, write
@@ -38,7 +38,6 @@ from kairode.errors import KairodeError, Stopped
 from kairode.files import load_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
-from kairode.result import Result
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
 from kairode.training.loop import train
@@ -50,26 +49,6 @@ STAGE = "learning in imagination"
 DATA = "experience.parquet"
 OPEN = ("rounds",)
 """Fields that a resumed run may change: more rounds continue where fewer ended."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DynaRound:
-    """Figures of one round."""
-
-    number: int
-    real_episodes: int
-    """Real episodes so far."""
-    real_decisions: int
-    model_error: float
-    """Validation error, mean over the ensemble."""
-    collected: float
-    """Mean return of the real episodes of this round."""
-    evaluation: Result
-    """Evaluation of the policy after the round, on other episodes."""
-
-    def figures(self) -> dict[str, Any]:
-        names = ("number", "real_episodes", "real_decisions", "model_error", "collected")
-        return {**{name: getattr(self, name) for name in names}, **self.evaluation.figures()}
 
 
 class DynaState(NamedTuple):
@@ -142,42 +121,27 @@ def run_rounds(
         raise KairodeError(
             f"Dyna rounds need discrete actions; those of '{env.task.spec.name}' are continuous: use kairode.train_mpc."
         )
-    session = Session(folder, dyna_identity(config, env))
+    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
+    session = Session(folder, {"config": fields, "system": spec_identity(env.task.spec)})
     state, figures = _earlier(config, env, folder, session)
     with session:
         for number in range(0 if state is None else state.number + 1, config.rounds + 1):
             try:
-                state, found = dyna_round(config, env, state, number, callback)
+                state, found, sentence = dyna_round(config, env, state, number, callback)
             except Stopped:
                 raise Stopped(f"interrupted in round {number}, which will be repeated.") from None
-            figures.append(found.figures())
+            figures.append(found)
             if folder is not None:
                 write(folder / DATA, state.data)  # before the checkpoint, which records the number of episodes
-            session.save(_arrays(state), number=number, episodes=len(state.data), rounds=figures)
-            callback(Progress("dyna", number, config.rounds, message=_sentence(found)))
+            arrays = (state.network, eqx.filter(state.models, eqx.is_array))
+            session.save(arrays, number=number, episodes=len(state.data), rounds=figures)
+            callback(Progress("dyna", number, config.rounds, message=sentence))
             free_programs()
             if session.interrupted() and number < config.rounds:
                 raise session.stop(f"after round {number}")
     assert state is not None
     policy = QPolicy(state.network, IdentityEncoder(), env.task.spec, config.dqn.final_epsilon, config.dqn.reward_scale)
     return DynaResult(policy, state.members, state.data, figures, state, session.seconds)
-
-
-def _sentence(found: DynaRound) -> str:
-    return (
-        f"Round {found.number}: {found.real_episodes} real episodes, model error {found.model_error:.3g}, "
-        f"{found.evaluation}."
-    )
-
-
-def dyna_identity(config: DynaConfig, env: Environment) -> dict[str, Any]:
-    """JSON that identifies a run."""
-    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
-    return {"config": fields, "system": spec_identity(env.task.spec)}
-
-
-def _arrays(state: DynaState) -> Any:
-    return state.network, eqx.filter(state.models, eqx.is_array)
 
 
 def _earlier(
@@ -213,8 +177,8 @@ def read_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:
 
 def dyna_round(
     config: DynaConfig, env: Environment, before: DynaState | None, number: int, callback: Callback
-) -> tuple[DynaState, DynaRound]:
-    """Collect (with random actions in round 0), refit, learn, evaluate."""
+) -> tuple[DynaState, dict[str, Any], str]:
+    """Collect (with random actions in round 0), refit, learn, evaluate; also the round's figures, and a sentence."""
     spec, seed = env.task.spec, derive(config.seed, Purpose.DYNA_EPISODES, number)
     callback(Progress("collecting"))
     if before is None:
@@ -225,33 +189,32 @@ def dyna_round(
         data = join([before.data, new])
     models, error = refit_ensemble(config, data, None if before is None else before.models, number, callback)
     train_state, batch = _agent(config, env, data, models, None if before is None else before.network, number)
+    episodes = config.imagined_episodes
     training = train_agents(
-        [batch],
-        config.dqn,
-        config.imagined_episodes,
-        [0],
-        initial_state=train_state,
-        callback=callback,
-        stage=STAGE,
+        [batch], config.dqn, episodes, [0], initial_state=train_state, callback=callback, stage=STAGE
     )
-    network = jax.tree.map(lambda x: x[0], training.last)
+    network = one(training.last, 0)
     policy = QPolicy(network, IdentityEncoder(), spec, config.dqn.final_epsilon)
     callback(Progress("evaluating on 20 episodes"))
     evaluation = evaluate(env, policy, episodes=20, seed=seed)
-    found = DynaRound(number, len(data), data.decisions, error, float(_returns(env, new).mean()), evaluation)
-    return DynaState(number, data, models, network), found
-
-
-def _returns(env: Environment, data: Trajectory) -> np.ndarray:
-    return data.discounted if env.task.spec.discounted_objective else data.undiscounted
+    returns = new.discounted if spec.discounted_objective else new.undiscounted
+    figures = {
+        "number": number,
+        "real_episodes": len(data),
+        "real_decisions": data.decisions,
+        "model_error": error,
+        "collected": float(returns.mean()),
+        **evaluation.figures(),
+    }
+    sentence = f"Round {number}: {len(data)} real episodes, model error {error:.3g}, {evaluation}."
+    return DynaState(number, data, models, network), figures, sentence
 
 
 def refit_ensemble(
     config: DynaConfig, data: Trajectory, models: Any, number: int, callback: Callback = no_callback
 ) -> tuple[Any, float]:
     """Fit the ensemble to all data so far, starting from the last round's models; also its validation error."""
-    later = models is not None
-    iterations = config.fit_iterations // 2 if later else config.fit_iterations
+    iterations = config.fit_iterations if models is None else config.fit_iterations // 2
     settings = dataclasses.replace(
         fit_preset(config.env).training,
         iterations=iterations,
@@ -261,7 +224,7 @@ def refit_ensemble(
     )
     size = config.ensemble_size
     seeds = derive_many(config.seed, Purpose.DYNA_MODEL, size, first=size * number)
-    if not later:
+    if models is None:
         models = _new_models(config, data)
     validation = np.arange(len(data)) % 10 == 9
     fitted = train(models, settings, data[~validation], data[validation], seeds=seeds, callback=callback)
@@ -269,16 +232,10 @@ def refit_ensemble(
 
 
 def _new_models(config: DynaConfig, data: Trajectory) -> Any:
-    preset: FitConfig = fit_preset(config.env)
-    sizes = dataclasses.replace(preset.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden)
-    fit = dataclasses.replace(
-        preset,
-        model=config.model,
-        sizes=sizes,
-        seeds=config.ensemble_size,
-        seed=derive(config.seed, Purpose.DYNA_MODEL),
-    )
-    return new_models(fit, data)
+    seed = derive(config.seed, Purpose.DYNA_MODEL)
+    fit = fit_preset(config.env, model=config.model, seeds=config.ensemble_size, seed=seed)
+    sizes = dataclasses.replace(fit.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden)
+    return new_models(dataclasses.replace(fit, sizes=sizes), data)
 
 
 def _agent(
@@ -302,7 +259,7 @@ def _agent(
     learner = init_learner(len(spec.observations), spec.actions.n, config.dqn, key=key)
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
-    learner = store_transitions(learner, transitions_from_data(config.dqn, data, env.task.spec))
+    learner = store_transitions(learner, transitions_from_data(config.dqn, data, spec))
     # Exploration restarts only in the first round.
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
     return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch

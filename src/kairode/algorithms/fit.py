@@ -23,7 +23,7 @@ from kairode.models.ode import parse_solver
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
-from kairode.training.evaluate_model import FAR, IntervalCheck, check_solver, evaluate_model
+from kairode.training.evaluate_model import FAR, check_solver, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
 
@@ -85,11 +85,6 @@ def fit(
     if place is not None:
         save_models(place, config.model, config.sizes, result.models)
     return result.models if seeds is not None else result.models[0]
-
-
-def fit_identity(config: FitConfig) -> dict[str, Any]:
-    """JSON that identifies a fit."""
-    return {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
 
 
 def check_fit(config: FitConfig) -> FitConfig:
@@ -170,6 +165,7 @@ def fit_models(
 ) -> FitResult:
     """Fit the models of a config. With a folder, checkpoints are kept there and fitting resumes from them."""
     callback(Progress("fitting", 0, config.training.iterations))
+    identity = {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
     return train(
         new_models(config, data),
         config.training,
@@ -177,7 +173,7 @@ def fit_models(
         valid,
         seeds=model_seeds(config),
         folder=folder,
-        identity=fit_identity(config),
+        identity=identity,
         callback=callback,
     )
 
@@ -191,6 +187,11 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
     errors = [found.error for found in evaluations]
     names = [v.name for v in test.spec.observations]
     hits = [found.timer_hits for found in evaluations if found.timer_hits is not None]
+    intervals = [
+        {**dataclasses.asdict(check), "far": check.far, "threshold": FAR}
+        for check in (found.intervals for found in evaluations)
+        if check is not None
+    ]
     return {
         "test_error": errors,
         "mean": mean(errors),
@@ -201,18 +202,13 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
         "median_episode": [found.median_episode for found in evaluations],
         "worst_share": [found.worst_share for found in evaluations],
         "timer_hits": hits or None,
-        "intervals": _interval_figures([found.intervals for found in evaluations]),
+        "intervals": intervals or None,
         "validation_best": result.validation,
         "iterations": result.iterations,
         "skipped": result.skipped,
         "test_decisions": test.decisions,
         "solver": [dataclasses.asdict(check) for check in checks if check is not None] or None,
     }
-
-
-def _interval_figures(checks: list[IntervalCheck | None]) -> list[dict[str, Any]] | None:
-    known = [check for check in checks if check is not None]
-    return [{**dataclasses.asdict(check), "far": check.far, "threshold": FAR} for check in known] or None
 
 
 def digest(*trees: Any) -> str:

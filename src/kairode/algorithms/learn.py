@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import episode_keys, mean_return, score_many
+from kairode.agents.evaluate import mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import STAGE, TrainResult, Validator, train_agents
@@ -22,6 +22,7 @@ from kairode.config.algorithms import LearnConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import learn_preset
 from kairode.data import Trajectory
+from kairode.data.rollout import episode_keys
 from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
@@ -134,12 +135,15 @@ def learn_policy(
     settings, timing = config.dqn, as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
-    validation_env = None if validation_model is None else _whole_episodes(validation_model, env, config, data)
+    validation_envs: dict[str, Environment] = {}
+    if validation_model is not None:
+        validation_envs["score"] = make_model_env(validation_model, env, **_model_env_options(env, config, data))
+    if monitor is not None:
+        validation_envs["real"] = monitor
     if accrue:
         place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
         longest = timing.longest(task.spec)
-        validation_env = None if validation_env is None else AccruedRewards.of(validation_env, longest)
-        monitor = None if monitor is None else AccruedRewards.of(monitor, longest)
+        validation_envs = {name: AccruedRewards.of(other, longest) for name, other in validation_envs.items()}
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
     if members and data is not None and config.rollout_length is not None and isinstance(timing, Own | Fixed):
@@ -147,15 +151,24 @@ def learn_policy(
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
         initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
-    given = timing if isinstance(schedule, OptimizedSchedule) else schedule
+    given = str(schedule)
+    if isinstance(timing, OptimizedSchedule):
+        given = digest(timing) + str(eqx.filter(timing, eqx.is_array, inverse=True))
+    identity = {
+        "config": dataclasses.asdict(config),
+        "schedule": given,
+        "accrue": accrue,
+        "models": digest(*members),
+        "data": None if data is None else digest(data),
+    }
     training = train_agents(
         [batch],
         settings,
         config.episodes,
         [seed],
         initial_state=initial_state,
-        identity=learn_identity(config, given, members, data, accrue),
-        validate=_validator(batch, task.spec, settings, validation_env, monitor, timing),
+        identity=identity,
+        validate=_validator(batch, task.spec, settings, validation_envs, timing) if validation_envs else None,
         validate_every=config.validate_every,
         folder=folder,
         callback=callback,
@@ -207,12 +220,6 @@ def _training_env(
     raise KairodeError("without a model, a policy is learned on the real system: pass the environment, not its task.")
 
 
-def _whole_episodes(
-    model: DynamicsModel, env: Environment | Task, config: LearnConfig, data: Trajectory | None
-) -> Environment:
-    return make_model_env(model, env, **_model_env_options(env, config, data))
-
-
 def _model_env_options(env: Environment | Task, config: LearnConfig, data: Trajectory | None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "starts": data if isinstance(env, Task) else None,
@@ -223,46 +230,18 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
     return options
 
 
-def learn_identity(
-    config: LearnConfig, schedule: Any, members: list[DynamicsModel], data: Trajectory | None, accrue: bool
-) -> dict[str, Any]:
-    """JSON that identifies a training."""
-    return {
-        "config": dataclasses.asdict(config),
-        "schedule": _schedule_identity(schedule),
-        "accrue": accrue,
-        "models": digest(*members),
-        "data": None if data is None else digest(data),
-    }
-
-
-def _schedule_identity(schedule: Any) -> str:
-    if not isinstance(schedule, OptimizedSchedule):
-        return str(schedule)
-    return digest(schedule) + str(eqx.filter(schedule, eqx.is_array, inverse=True))
-
-
 def _validator(
-    batch: TrainingBatch,
-    spec: Spec,
-    settings: DQNConfig,
-    validation_env: Environment | None,
-    monitor: Environment | None,
-    timing: Schedule,
-) -> Validator | None:
-    """Mean returns over whole episodes, in the validation model and on the monitored system."""
-    places = {"score": validation_env, "real": monitor}
-    if all(place is None for place in places.values()):
-        return None
+    batch: TrainingBatch, spec: Spec, settings: DQNConfig, envs: dict[str, Environment], timing: Schedule
+) -> Validator:
+    """Mean returns over whole episodes of each environment, by its name in the curve."""
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
 
     def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
         policies = QPolicy(q, batch.encoder, spec, settings.final_epsilon)
         return {
-            name: mean_return(place.task, score_many(alone(place), policies, batch.schedule.with_q(q), keys, limit, 1))
-            for name, place in places.items()
-            if place is not None
+            name: mean_return(env.task, score_many(alone(env), policies, batch.schedule.with_q(q), keys, limit, 1))
+            for name, env in envs.items()
         }
 
     return validate

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +62,9 @@ def train_mpc(
         raise KairodeError(f"env must be an environment, such as kairode.make('pendulum'), got {type(env).__name__}.")
     spec = env.task.spec
     config = with_plan(mpc_preset(spec.name, model, agent, seed=seed), options)
-    config = dataclasses.replace(config, env_fields=own_fields(env))
-    if decisions is not None:
-        config = dataclasses.replace(config, decisions=decisions)
-    training = MPCTraining(config, env, None if folder is None else Path(folder), callback)
-    with training:
+    decisions = config.decisions if decisions is None else decisions
+    config = dataclasses.replace(config, env_fields=own_fields(env), decisions=decisions)
+    with MPCTraining(config, env, None if folder is None else Path(folder), callback) as training:
         training.run()
         return training.policies()[0]
 
@@ -119,13 +116,20 @@ class MPCTraining:
 
     def __init__(self, config: MPCConfig, env: Any, folder: Path | None, callback: Callback = no_callback) -> None:
         self.config = check_mpc(config, env.task.spec)
-        self.env, self.folder, self.callback = env, folder, callback
-        self.session = Session(folder, self._identity(), save_seconds=SAVE_SECONDS)
+        self.folder, self.callback = folder, callback
+        fields = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in OPEN}
+        identity = {"config": fields, "system": spec_identity(env.task.spec)}
+        self.session = Session(folder, identity, save_seconds=SAVE_SECONDS)
         self.episodes: list[FinishedEpisode] = []
         self.fits: list[dict[str, Any]] = []
-        if folder is not None and self.session.resumable:
+        if self.session.resumable:
             self.session.restore_about()
-            self._check_decisions()
+            taken = self.session.earlier["decisions"]
+            if taken > config.decisions:
+                raise KairodeError(
+                    f"the run in {folder} has already taken {taken:,} decisions, more than --decisions "
+                    f"{config.decisions:,}: choose another folder with --out."
+                )
         seeds = derive_many(config.seed, Purpose.AGENT, config.seeds)
         self.loop = MPCLoop(env, self.config, seeds, config.decisions)
 
@@ -170,22 +174,9 @@ class MPCTraining:
         if config.model != MODEL_FREE:
             self.callback(Progress("fitting the model"))
         free_programs()
-        fitted = loop.begin_epoch()
-        if fitted:
+        if fitted := loop.begin_epoch():
             self.fits.append({"decisions": loop.decisions, **fitted})
         self._mark()
-
-    def _identity(self) -> dict[str, Any]:
-        config = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in OPEN}
-        return {"config": config, "system": spec_identity(self.env.task.spec)}
-
-    def _check_decisions(self) -> None:
-        taken = self.session.earlier["decisions"]
-        if taken > self.config.decisions:
-            raise KairodeError(
-                f"the run in {self.folder} has already taken {taken:,} decisions, more than --decisions "
-                f"{self.config.decisions:,}: choose another folder with --out."
-            )
 
     def _restored(self) -> bool:
         """Restore the loop from a checkpoint; False if there is none."""
@@ -208,13 +199,12 @@ class MPCTraining:
         self.session.save(loop.arrays(), spent=loop.spent, **about)
 
     def _mark(self) -> None:
-        self.mark = (time.perf_counter(), self.loop.decisions, self.loop.spent["planning"])
+        self.mark = (self.loop.decisions, self.loop.spent["planning"])
 
     def _tell(self) -> None:
-        _, first, planning = self.mark
-        metrics: dict[str, Any] = {}
+        first, planning = self.mark
         latest = [[e.earned for e in self.episodes[-200:] if e.seed == i][-5:] for i in range(self.config.seeds)]
-        metrics["return"] = [float(np.mean(some)) if some else float("nan") for some in latest]
+        metrics: dict[str, Any] = {"return": [float(np.mean(some)) if some else float("nan") for some in latest]}
         if self.loop.decisions > first:
             spent = self.loop.spent["planning"] - planning
             metrics["ms_per_decision"] = 1e3 * spent / (self.loop.decisions - first)

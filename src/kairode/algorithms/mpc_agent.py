@@ -22,6 +22,7 @@ from kairode.envs.core import Spec, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
 from kairode.planning.mpc import LearnedDynamics, Planner
+from kairode.trees import choose
 
 
 class LearnerState(eqx.Module):
@@ -32,14 +33,6 @@ class LearnerState(eqx.Module):
     """Packed rows, in order."""
     skipped: Any
     """Updates skipped because a value was not finite."""
-
-
-class MPCCalls(NamedTuple):
-    """Compiled calls, for all seeds at once."""
-
-    decide: Callable[..., Any]
-    learn: Callable[..., LearnerState]
-    skill: Callable[..., Any]
 
 
 class FinishedEpisode(NamedTuple):
@@ -67,8 +60,8 @@ def make_policy(
     return Planner(LearnedDynamics(model, normalizer), task, networks, normalizer, config.agent, config.plan)
 
 
-def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
-    """Compile one call that acts for all seeds, and one that stores and updates."""
+def compile_mpc(config: MPCConfig, task: Task, static: Any) -> tuple[Callable[..., Any], ...]:
+    """Compiled calls for all seeds at once: one acts, one stores and updates, one tests the model's rewards."""
     spec, settings = task.spec, config.agent
 
     def acting(
@@ -79,7 +72,7 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
         key = jax.random.fold_in(jax.random.wrap_key_data(data), k)
         start_key, act_key = jax.random.split(key)
         fresh = policy.start(key=start_key)
-        memory = fresh if memory is None else jax.tree.map(lambda a, b: jnp.where(elapsed == 0, a, b), fresh, memory)
+        memory = fresh if memory is None else choose(elapsed == 0, fresh, memory)
         return policy.act(memory, obs, elapsed, key=act_key)
 
     def learning(learner: LearnerState, normalizer: ObsNormalizer, row: Any, data: Any, k: Any) -> LearnerState:
@@ -99,10 +92,10 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> MPCCalls:
     def predicting(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
         return reward_skill(eqx.combine(params, static), task, normalizer, episodes, jax.random.wrap_key_data(data))
 
-    return MPCCalls(
-        decide=jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
-        learn=jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
-        skill=jax.jit(jax.vmap(predicting)),
+    return (
+        jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
+        jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
+        jax.jit(jax.vmap(predicting)),
     )
 
 

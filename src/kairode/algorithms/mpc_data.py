@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +11,7 @@ from kairode.data.rows import Chunks, cut
 from kairode.envs.core import Spec
 from kairode.models.predict import Episodes
 from kairode.training.refit import CHUNK, TrainValidSplit
-from kairode.trees import one
+from kairode.trees import one, stack
 
 
 def split_rows(
@@ -35,7 +34,7 @@ def split_rows(
     def stacked(masks: list[np.ndarray], size: int) -> Episodes:
         given = enumerate(zip(found, masks, strict=True))
         parts = [_episodes(spec, one(normalizers, i), chunks, mask, size) for i, (chunks, mask) in given]
-        return jax.tree.map(lambda *x: jnp.stack(x), *parts)
+        return stack(parts)
 
     every = max(CHUNK, CHUNK * round(0.9 * rows.shape[1] / length / settings.batch_size / CHUNK))
     return TrainValidSplit(stacked([~mask for mask in masks], sizes[0]), stacked(masks, sizes[1]), counts, every)

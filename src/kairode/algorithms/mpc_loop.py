@@ -31,8 +31,7 @@ from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive
 from kairode.training.refit import refit
-from kairode.training.step import FitState
-from kairode.training.step import init_fit_state as begin_fit
+from kairode.training.step import FitState, init_fit_state
 from kairode.trees import one
 
 
@@ -58,14 +57,13 @@ class MPCLoop:
         new = ObsNormalizer.new(self.spec, config.relative_obs)
         self.normalizer = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), new)
         self.fit_state: FitState | None = None
-        static: Any = None
+        self.static: Any = None
         if config.model != MODEL_FREE:
             make = eqx.filter_vmap(lambda key: build(config.model, self.spec, config.sizes, key=key))
             models = make(jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in seeds]))
-            static = eqx.filter(models, eqx.is_array, inverse=True)
-            self.fit_state = begin_fit(models, config.training, seeds)
-        self.static = static
-        self.calls = compile_mpc(config, self.task, static)
+            self.static = eqx.filter(models, eqx.is_array, inverse=True)
+            self.fit_state = init_fit_state(models, config.training, seeds)
+        self.decide, self.learn, self.skill = compile_mpc(config, self.task, self.static)
         self.decisions = 0
         """Decisions per seed."""
         self.epoch = 0
@@ -108,22 +106,13 @@ class MPCLoop:
             settings = dataclasses.replace(self.config.training, patience=patience)
             capacity = self.learner.replay.items.shape[1]
             split = split_rows(self.spec, self._rows(), self.normalizer, self.config.training, capacity)
-            found = refit(
-                self.fit_state,
-                self.static,
-                settings,
-                split,
-                self.seeds,
-                number=self.epoch,
-                most=self.config.max_fit_iterations,
-            )
+            most = self.config.max_fit_iterations
+            found = refit(self.fit_state, self.static, settings, split, self.seeds, number=self.epoch, most=most)
             self.fit_state = found.fit_state
-            skill = np.asarray(
-                self.calls.skill(self.fit_state.params, self.normalizer, split.valid, self.data), np.float64
-            )
+            skill = self.skill(self.fit_state.params, self.normalizer, split.valid, self.data)
             figures = {
                 "model_error": [error if np.isfinite(error) else None for error in found.error],
-                "reward_skill": [[float(f"{x:.4g}") for x in one] for one in skill],
+                "reward_skill": [[float(f"{x:.4g}") for x in one] for one in np.asarray(skill, np.float64)],
                 "iterations": found.iterations,
             }
         self.epoch += 1
@@ -142,7 +131,7 @@ class MPCLoop:
         params = None if self.fit_state is None else self.fit_state.params
         networks = self.learner.agent.networks
         now = self.rollout.obs, self.rollout.elapsed, self.data, self.decisions
-        control, self.memory = self.calls.decide(networks, self.normalizer, params, self.memory, *now)
+        control, self.memory = self.decide(networks, self.normalizer, params, self.memory, *now)
         if wait:
             jax.block_until_ready(control)
         decided = time.perf_counter()
@@ -161,7 +150,7 @@ class MPCLoop:
     def settle(self) -> None:
         """Store the rows of the last turn and update, while the host steps the physics."""
         if self.pending is not None:
-            self.learner = self.calls.learn(self.learner, self.normalizer, self.pending, self.data, self.decisions)
+            self.learner = self.learn(self.learner, self.normalizer, self.pending, self.data, self.decisions)
             self.pending = None
 
     def begin_episodes(self, which: np.ndarray) -> None:
@@ -212,7 +201,7 @@ class MPCLoop:
         self.begin_episodes(np.ones(len(self.seeds), bool))
         params = None if self.fit_state is None else self.fit_state.params
         now = self.rollout.obs, self.rollout.elapsed, self.data, 0
-        shapes = jax.eval_shape(self.calls.decide, self.learner.agent.networks, self.normalizer, params, None, *now)[1]
+        shapes = jax.eval_shape(self.decide, self.learner.agent.networks, self.normalizer, params, None, *now)[1]
         self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         self.decisions, self.pending = decisions, np.zeros((len(self.seeds), width(self.spec)), np.float32)
         return self.arrays()

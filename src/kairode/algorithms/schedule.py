@@ -1,13 +1,12 @@
 """Decision times chosen by models: the policy for them, and tests of schedules."""
 
 import dataclasses
-from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from kairode.algorithms.learn import LearnResult, learn_policy
-from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import LearnConfig
 from kairode.config.presets import ACCRUED_DQN, learn_preset
 from kairode.data import Trajectory
@@ -21,9 +20,8 @@ STAGE = "learning decision times"
 def schedule_learn_config(env: str, episodes: int | None, latent_policy: bool) -> LearnConfig:
     """Settings of a policy that is learned together with its schedule."""
     config = learn_preset(env, rollouts=not latent_policy)
-    dqn = dataclasses.replace(config.dqn, cooldown=0.3)
-    if env in ACCRUED_DQN:
-        dqn = dataclasses.replace(dqn, reward_scale=ACCRUED_DQN[env].reward_scale)
+    scale = ACCRUED_DQN[env].reward_scale if env in ACCRUED_DQN else config.dqn.reward_scale
+    dqn = dataclasses.replace(config.dqn, cooldown=0.3, reward_scale=scale)
     return dataclasses.replace(config, dqn=dqn, episodes=config.episodes if episodes is None else episodes)
 
 
@@ -34,17 +32,14 @@ def learn_schedule_policy(
     *,
     candidates: tuple[float, ...],
     data: Trajectory,
-    seed: int,
-    latent_policy: bool = False,
     calibrated: bool = False,
-    folder: Path | None = None,
-    callback: Callback = no_callback,
+    **options: Any,
 ) -> LearnResult:
     """Learn a policy in imagination together with its schedule (algorithm 1 with imagined rewards).
 
     With three or more models, the last one validates the policy learned in the others. With `calibrated` models, which
     do not overestimate the gain of short intervals, the environment's own schedule is used instead: inaccurate values
-    choose the shortest interval, with which random actions explore little.
+    choose the shortest interval, with which random actions explore little. `options` are those of `learn_policy`.
     """
     members, validation_model = split_ensemble(models)
     schedule = None if calibrated else schedule_for_learning(models, env, taus=candidates, data=data)
@@ -55,13 +50,10 @@ def learn_schedule_policy(
         data=data,
         schedule=schedule,
         accrue=True,
-        seed=seed,
-        latent_policy=latent_policy,
         validation_model=validation_model,
         monitor=env,
-        folder=folder,
-        callback=callback,
         stage=STAGE,
+        **options,
     )
 
 

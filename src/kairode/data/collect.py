@@ -3,16 +3,14 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from kairode.data.collect_host import Progress, collect_host
 from kairode.data.policy import Policy, as_policy
-from kairode.data.rollout import Rollout, rollout_compiled
+from kairode.data.rollout import Rollout, episode_keys, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.batching import cores, max_batch
 from kairode.envs.core import Discrete, Environment
@@ -101,8 +99,7 @@ def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, 
 
     def part(start: int) -> Rollout:
         with jax.enable_x64(x64):
-            numbers = jnp.arange(start, start + batch_size)
-            keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(numbers)
+            keys = episode_keys(seed, batch_size, start)
             return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit))
 
     # On the CPU a call uses one core: calls run in parallel. The first runs alone, so that it is compiled once.

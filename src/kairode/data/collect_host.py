@@ -3,18 +3,16 @@
 import itertools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Memory, Policy
-from kairode.data.rollout import check_kind
+from kairode.data.rollout import check_kind, episode_keys
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
 from kairode.envs.host import HostEnvironment
@@ -107,14 +105,14 @@ class Actor:
     """A policy for all instances at once, with their memories and the random keys of their episodes."""
 
     def __init__(self, policy: Policy, spec: Spec, seed: int, episodes: int) -> None:
-        self.data = np.asarray(_episode_keys(jax.random.key(seed), episodes))
+        self.policy, self.spec = policy, spec
+        self.data = np.asarray(jax.random.key_data(episode_keys(seed, episodes)))
         self.memory: Memory = None
-        self._start, self._act = partial(_start, policy), partial(_act, policy, spec)
 
     def start(self, instances: np.ndarray, episode: np.ndarray) -> None:
         if not instances.size:
             return
-        fresh = self._start(self.data[episode])
+        fresh = _start(self.policy, self.data[episode])
         if self.memory is None:
             self.memory = fresh
         else:
@@ -127,7 +125,8 @@ class Actor:
         episode: Int[np.ndarray, " n"],
         count: Int[np.ndarray, " n"],
     ) -> np.ndarray:
-        actions, self.memory = self._act(self.memory, obs, elapsed, self.data[episode], count)
+        data = self.data[episode]
+        actions, self.memory = _act(self.policy, self.spec, self.memory, obs, elapsed, data, count)
         return np.asarray(actions)
 
 
@@ -148,9 +147,3 @@ def _act(policy: Policy, spec: Spec, memory: Memory, obs: Any, elapsed: Any, dat
         return action, memory
 
     return jax.vmap(act)(memory, obs, elapsed, data, count)
-
-
-@eqx.filter_jit
-def _episode_keys(key: Array, episodes: int) -> Array:
-    keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(episodes))
-    return jax.random.key_data(keys)

@@ -1,8 +1,8 @@
-"""Running mean and variance of observations, as pure functions."""
+"""Running mean and variance of observations."""
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 
 class RunningStatistics(eqx.Module):
@@ -18,37 +18,25 @@ class RunningStatistics(eqx.Module):
         std = jnp.sqrt(self.squares / jnp.maximum(self.count, 1.0))
         return jnp.where(std > 1e-6, std, 1.0)
 
+    @classmethod
+    def empty(cls, size: int) -> "RunningStatistics":
+        return cls(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
 
-def empty_statistics(size: int) -> RunningStatistics:
-    return RunningStatistics(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+    def with_more(self, observations: Float[Array, "n d"]) -> "RunningStatistics":
+        """Add observations, by the pairwise formula of Chan et al. (1979)."""
+        new = observations.shape[0]
+        mean = observations.sum(0) / max(new, 1)
+        squares = ((observations - mean[None]) ** 2).sum(0)
+        count = self.count + new
+        share = new / jnp.maximum(count, 1.0)
+        shift = mean - self.mean
+        return RunningStatistics(
+            count, self.mean + share * shift, self.squares + squares + shift**2 * self.count * share
+        )
 
+    def normalize(self, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        return (x - jnp.broadcast_to(self.mean, x.shape)) / jnp.broadcast_to(self.std, x.shape)
 
-def update_statistics(
-    statistics: RunningStatistics, observations: Float[Array, "n d"], mask: Bool[Array, " n"] | None = None
-) -> RunningStatistics:
-    """Add observations (those selected by the mask), by the pairwise formula of Chan et al. (1979)."""
-    weight = jnp.ones(observations.shape[0]) if mask is None else mask.astype(observations.dtype)
-    new = weight.sum()
-    mean = (weight[:, None] * observations).sum(0) / jnp.maximum(new, 1.0)
-    squares = (weight[:, None] * (observations - mean[None]) ** 2).sum(0)
-    count = statistics.count + new
-    share = new / jnp.maximum(count, 1.0)
-    shift = mean - statistics.mean
-    return RunningStatistics(
-        count,
-        statistics.mean + share * shift,
-        statistics.squares + squares + shift**2 * statistics.count * share,
-    )
-
-
-def normalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    return (x - _like(statistics.mean, x)) / _like(statistics.std, x)
-
-
-def denormalize(statistics: RunningStatistics, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    """Inverse of `normalize`."""
-    return x * _like(statistics.std, x) + _like(statistics.mean, x)
-
-
-def _like(numbers: Float[Array, " d"], x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-    return jnp.broadcast_to(numbers, x.shape)
+    def denormalize(self, x: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Inverse of `normalize`."""
+        return x * jnp.broadcast_to(self.std, x.shape) + jnp.broadcast_to(self.mean, x.shape)

@@ -29,9 +29,9 @@ class Policy(eqx.Module):
                 return memory % 4, memory + 1
     """
 
-    @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Memory:
         """Memory before the first observation."""
+        return ()
 
     @abc.abstractmethod
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
@@ -42,9 +42,6 @@ class Random(Policy):
     """Uniformly random actions."""
 
     actions: Discrete | Continuous = eqx.field(static=True)
-
-    def start(self, *, key: Key[Array, ""]) -> Memory:
-        return ()
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         if isinstance(self.actions, Discrete):
@@ -58,9 +55,6 @@ class Constant(Policy):
 
     action: Any
 
-    def start(self, *, key: Key[Array, ""]) -> Memory:
-        return ()
-
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         return jnp.asarray(self.action), memory
 
@@ -69,9 +63,6 @@ class Memoryless(Policy):
     """A plain function of the observation and a random key."""
 
     choose: Callable[[Obs, Key[Array, ""]], Action]
-
-    def start(self, *, key: Key[Array, ""]) -> Memory:
-        return ()
 
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         return jnp.asarray(self.choose(obs, key)), memory

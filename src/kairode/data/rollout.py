@@ -12,6 +12,7 @@ from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
+from kairode.trees import choose
 
 
 class Record(NamedTuple):
@@ -65,6 +66,11 @@ def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Arra
     return Rollout(first_obs, records, episodes.moment.count, episodes.terminated, episodes.truncated)
 
 
+def episode_keys(seed: int, episodes: int, first: int = 0) -> Key[Array, " n"]:
+    """Keys of consecutive episodes of a seed."""
+    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(first, first + episodes))
+
+
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:
     policy_key, reset_key = jax.random.split(jax.random.fold_in(key, 0))
     moment = begin_episode(env, key=reset_key)
@@ -82,11 +88,9 @@ def rollout_step(
     check_kind(env.task.spec, action)
     moment, outcome = hold(env, schedule, episode.moment, action, memory, keys=keys[1:], going=going)
     new = RolloutState(moment, memory, outcome.tau, outcome.terminated, outcome.truncated)
-    episode = jax.tree.map(lambda new, old: jnp.where(going, new, old), new, episode)
-    nothing = jnp.zeros_like(action)
-    return episode, Record(
-        jnp.where(going, action, nothing), outcome.tau, jnp.where(going, outcome.reward, 0.0), episode.moment.obs
-    )
+    episode = choose(going, new, episode)
+    action, reward = jnp.where(going, action, jnp.zeros_like(action)), jnp.where(going, outcome.reward, 0.0)
+    return episode, Record(action, outcome.tau, reward, episode.moment.obs)
 
 
 def check_kind(spec: Spec, action: Any) -> None:

@@ -8,6 +8,7 @@ inferred from the columns.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,34 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
     check = Check(path, table)
     check.no_gaps([v.name for v in spec.observations] + ["episode", "t", "terminated", "truncated"])
     first, last, t = check.episodes()
-    ends = {name: check.flags(name, last) for name in ("terminated", "truncated")}
-    check.exactly_one_end(ends["terminated"], ends["truncated"], last)
+    terminated, truncated = (check.flags(name, last) for name in ("terminated", "truncated"))
+    check.refuse(
+        last & (terminated == truncated),
+        "truncated",
+        "the last row of an episode must be either terminated (the process ended) or truncated (the record ended)",
+    )
     observed = np.stack([check.single(v.name) for v in spec.observations], axis=1)
     action = check.actions(spec, last)
     reward = check.single("reward", last)
-    return _padded(spec, first, last, t, observed, action, reward, ends)
+    heads, tails = np.flatnonzero(first), np.flatnonzero(last)
+    length = tails - heads
+    place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])
+    mask = np.arange(length.max()) < length[:, None]
+
+    def decisions(values: np.ndarray, kind: type) -> np.ndarray:
+        spread = values[place[:, :-1]]
+        return np.where(mask if spread.ndim == 2 else mask[..., None], spread, 0).astype(kind)
+
+    return Trajectory(
+        spec=spec,
+        observation=observed[place].astype(np.float32),
+        action=decisions(action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
+        interval=np.diff(t[place], axis=1).astype(np.float32),
+        reward=decisions(reward, np.float32),
+        length=length.astype(np.int32),
+        terminated=terminated[tails],
+        truncated=truncated[tails],
+    )
 
 
 def _open(path: str | Path) -> pa.Table:
@@ -128,14 +151,19 @@ class Check:
     def fault(self, row: int, column: str, what: str) -> KairodeError:
         return KairodeError(f"{self.path}, row {row}, column '{column}': {what}.")
 
+    def refuse(self, bad: np.ndarray, column: str, what: str | Callable[[int], str]) -> None:
+        """Raise for the first row of a mask, if there is one; `what` is a text, or a function of that row."""
+        if bad.any():
+            row = int(bad.argmax())
+            raise self.fault(row, column, what if isinstance(what, str) else what(row))
+
     def nulls(self, column: str) -> np.ndarray:
         """Mask of the empty cells."""
         return self.table[column].is_null().to_numpy()
 
     def no_gaps(self, columns: list[str]) -> None:
         for column in columns:
-            if (gaps := self.nulls(column)).any():
-                raise self.fault(int(gaps.argmax()), column, "the value is missing")
+            self.refuse(self.nulls(column), column, "the value is missing")
 
     def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
         """Finite numbers; with `last`, cells must be empty exactly in the last rows and are returned as 0."""
@@ -149,10 +177,7 @@ class Check:
         values = self.table[column].cast(pa.float64(), safe=False).fill_null(0).to_numpy()
         if last is not None:
             values = np.where(last, 0.0, values)
-        bad = ~np.isfinite(values)
-        if bad.any():
-            row = int(bad.argmax())
-            raise self.fault(row, column, f"{values[row]} is not a finite number")
+        self.refuse(~np.isfinite(values), column, lambda row: f"{values[row]} is not a finite number")
         return values
 
     def empty_in_last(self, column: str, last: np.ndarray) -> None:
@@ -163,19 +188,14 @@ class Check:
         nulls = self.nulls(column)
         if pa.types.is_floating(self.table.schema.field(column).type):
             nulls = nulls | (last & np.isnan(self.table[column].fill_null(0).to_numpy()))
-        if (nulls & ~last).any():
-            raise self.fault(int((nulls & ~last).argmax()), column, "the value is missing")
-        if (~nulls & last).any():
-            row = int((~nulls & last).argmax())
-            raise self.fault(row, column, "must be empty in the last row of an episode, as no interval follows")
+        self.refuse(nulls & ~last, column, "the value is missing")
+        self.refuse(~nulls & last, column, "must be empty in the last row of an episode, as no interval follows")
 
     def single(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
         """Finite numbers that fit into float32, the precision of all computations."""
         values = self.numbers(column, last)
         bad = np.abs(values) > np.finfo(np.float32).max
-        if bad.any():
-            row = int(bad.argmax())
-            raise self.fault(row, column, f"{values[row]:g} exceeds single precision; use a larger unit")
+        self.refuse(bad, column, lambda row: f"{values[row]:g} exceeds single precision; use a larger unit")
         return values
 
     def episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -195,16 +215,14 @@ class Check:
                 )
             seen.add(episode[start])
         stuck = np.append(False, (np.diff(t) <= 0) & ~changes)
-        if stuck.any():
-            row = int(stuck.argmax())
-            raise self.fault(row, "t", f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
+        self.refuse(stuck, "t", lambda row: f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
         lost = np.append(False, (np.diff(t).astype(np.float32) <= 0) & ~changes)
-        if lost.any():
-            raise self.fault(int(lost.argmax()), "t", "the preceding interval is too short for single precision")
-        lone = first & last
-        if lone.any():
-            row = int(lone.argmax())
-            raise self.fault(row, "episode", f"episode {episode[row]} has only one row: at least two are required")
+        self.refuse(lost, "t", "the preceding interval is too short for single precision")
+        self.refuse(
+            first & last,
+            "episode",
+            lambda row: f"episode {episode[row]} has only one row: at least two are required",
+        )
         return first, last, t
 
     def flags(self, column: str, last: np.ndarray) -> np.ndarray:
@@ -214,20 +232,8 @@ class Check:
         if not (pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and np.isin(values, (0, 1)).all())):
             raise KairodeError(f"{self.path}, column '{column}': booleans are required, the column holds {kind}.")
         values = values.astype(bool)
-        if (values & ~last).any():
-            raise self.fault(int((values & ~last).argmax()), column, "true in a row that is not its episode's last")
-        return values[last]
-
-    def exactly_one_end(self, terminated: np.ndarray, truncated: np.ndarray, last: np.ndarray) -> None:
-        wrong = terminated == truncated
-        if wrong.any():
-            row = int(np.flatnonzero(last)[wrong.argmax()])
-            raise self.fault(
-                row,
-                "truncated",
-                "the last row of an episode must be either terminated (the process ended) or truncated (the record "
-                "ended)",
-            )
+        self.refuse(values & ~last, column, "true in a row that is not its episode's last")
+        return values
 
     def actions(self, spec: Spec, last: np.ndarray) -> np.ndarray:
         """Indices of discrete actions, or continuous actions within their bounds."""
@@ -258,34 +264,3 @@ class Check:
                 )
             codes[row] = code
         return codes
-
-
-def _padded(
-    spec: Spec,
-    first: np.ndarray,
-    last: np.ndarray,
-    t: np.ndarray,
-    observed: np.ndarray,
-    action: np.ndarray,
-    reward: np.ndarray,
-    ends: dict[str, np.ndarray],
-) -> Trajectory:
-    heads, tails = np.flatnonzero(first), np.flatnonzero(last)
-    length = tails - heads
-    place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])
-    mask = np.arange(length.max()) < length[:, None]
-
-    def decisions(values: np.ndarray, kind: type) -> np.ndarray:
-        spread = values[place[:, :-1]]
-        return np.where(mask if spread.ndim == 2 else mask[..., None], spread, 0).astype(kind)
-
-    return Trajectory(
-        spec=spec,
-        observation=observed[place].astype(np.float32),
-        action=decisions(action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
-        interval=np.diff(t[place], axis=1).astype(np.float32),
-        reward=decisions(reward, np.float32),
-        length=length.astype(np.int32),
-        terminated=ends["terminated"],
-        truncated=ends["truncated"],
-    )

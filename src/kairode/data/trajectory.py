@@ -1,5 +1,6 @@
 """Episodes as padded arrays; one type for one episode and for many."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,16 +72,13 @@ def join(parts: Sequence[Trajectory]) -> Trajectory:
     """Concatenate trajectories of one system, padded to the longest."""
     longest = max(part.interval.shape[1] for part in parts)
 
-    def padded(name: str) -> np.ndarray:
-        arrays = []
-        for part in parts:
-            array = np.asarray(getattr(part, name))
-            wide = [(0, 0), (0, longest - part.interval.shape[1]), *([(0, 0)] * (array.ndim - 2))]
-            arrays.append(np.pad(array, wide, mode="edge" if name == "observation" else "constant"))
-        return np.concatenate(arrays)
+    def padded(part: Trajectory, name: str) -> np.ndarray:
+        array = np.asarray(getattr(part, name))
+        if array.ndim == 1:
+            return array
+        wide = [(0, 0), (0, longest - part.interval.shape[1]), *([(0, 0)] * (array.ndim - 2))]
+        return np.pad(array, wide, mode="edge" if name == "observation" else "constant")
 
-    together = {
-        name: np.concatenate([getattr(p, name) for p in parts]) for name in ("length", "terminated", "truncated")
-    }
-    padded_ones = {name: padded(name) for name in ("observation", "action", "interval", "reward")}
-    return Trajectory(spec=parts[0].spec, **padded_ones, **together)
+    names = [field.name for field in dataclasses.fields(Trajectory) if field.name != "spec"]
+    arrays = {name: np.concatenate([padded(part, name) for part in parts]) for name in names}
+    return Trajectory(spec=parts[0].spec, **arrays)

@@ -35,7 +35,7 @@ def action_space(spec: Spec, chosen_by_agent: bool) -> spaces.Space:
         action = spaces.Discrete(actions.n)
     else:
         action = spaces.Box(np.array(actions.low, np.float32), np.array(actions.high, np.float32), dtype=np.float32)
-    return action if not chosen_by_agent else spaces.Dict({"action": action, "interval": interval_space(spec)})
+    return spaces.Dict({"action": action, "interval": interval_space(spec)}) if chosen_by_agent else action
 
 
 def interval_space(spec: Spec) -> spaces.Space:
@@ -108,11 +108,9 @@ class _Instances:
                 raise KairodeError(
                     f"'{self.spec.name}' was made with interval='agent': give {{'action': ..., 'interval': ...}}."
                 )
-            actions, taus = (
-                actions["action"],
-                np.reshape(np.asarray(actions["interval"], np.float64), self.size),
-            )
+            taus = np.reshape(np.asarray(actions["interval"], np.float64), self.size)
             check_choice(self.spec, taus)
+            actions = actions["action"]
         return self.vector_env.step(check_action(self.spec, actions, self.size), taus, autoreset)
 
 
@@ -183,8 +181,7 @@ class SemiMarkovEnv(gymnasium.Env):
     def _remember(self, time: float, action: Any) -> None:
         if self.render_mode is not None:
             states = self.instances.vector_env.states()
-            state = None if states is None else states[0]
-            self.history.append({"time": time, "state": state, "action": action})
+            self.history.append({"time": time, "state": None if states is None else states[0], "action": action})
 
 
 class SemiMarkovVectorEnv(GymnasiumVectorEnv):

@@ -37,12 +37,7 @@ def integrate(
     noticeably where a state grows fast.
     """
 
-    def unfinished(carry: tuple[Float[Array, ""], Float[Array, ""], Vector]) -> Array:
-        return carry[0] > 0
-
-    def step(
-        carry: tuple[Float[Array, ""], Float[Array, ""], Vector],
-    ) -> tuple[Float[Array, ""], Float[Array, ""], Vector]:
+    def step(carry: tuple[Array, Array, Vector]) -> tuple[Array, Array, Vector]:
         left, excess, y = carry
         steps = jnp.maximum(jnp.ceil(left * rate(y) - 1e-3), 1.0)
         h = left / steps
@@ -51,7 +46,7 @@ def integrate(
         excess = (remaining - left) + passed
         return jnp.where(steps > 1, remaining, 0.0), excess, bound(rk4_step(field, y, h))
 
-    return jax.lax.while_loop(unfinished, step, (tau, jnp.zeros_like(tau), y))[-1]
+    return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (tau, jnp.zeros_like(tau), y))[-1]
 
 
 def one_loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +62,7 @@ def one_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 def _elementwise(function: Callable[..., Any], interpret: bool = False) -> Callable[..., Any]:
     """Apply the function elementwise to arrays of one shape, as one Pallas kernel, under any number of vmaps."""
     from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
 
     @jax.custom_batching.custom_vmap
     def elements(*arrays: Array) -> tuple[Array, ...]:
@@ -80,7 +76,9 @@ def _elementwise(function: Callable[..., Any], interpret: bool = False) -> Calla
             for ref, value in zip(refs[len(arrays) :], found, strict=True):
                 ref[i] = value
 
-        call = pl.pallas_call(kernel, out_shape=outs, grid=(count,), interpret=interpret, **_one_warp(interpret))
+        # Each element is scalar work: one warp is enough.
+        params = None if interpret else triton.CompilerParams(num_warps=1)
+        call = pl.pallas_call(kernel, out_shape=outs, grid=(count,), interpret=interpret, compiler_params=params)
         return tuple(x.reshape(shape) for x in call(*(x.reshape(count) for x in arrays)))
 
     @elements.def_vmap
@@ -90,12 +88,3 @@ def _elementwise(function: Callable[..., Any], interpret: bool = False) -> Calla
         return found, tuple(True for _ in found)
 
     return elements
-
-
-def _one_warp(interpret: bool) -> dict[str, Any]:
-    """Each element is scalar work: one warp is enough."""
-    if interpret:
-        return {}
-    from jax.experimental.pallas import triton
-
-    return {"compiler_params": triton.CompilerParams(num_warps=1)}

@@ -24,45 +24,29 @@ class Robot:
     """Properties of a robot."""
 
     gym_id: str
+    plane: tuple[str, str]
+    """Coordinates of the root in which it moves."""
     controls: tuple[str, ...]
-    joints: tuple[str, ...]
-    """Names of qpos; Gymnasium's observation leaves out the first `hidden`."""
     hidden: int
+    """Number of the first positions that Gymnasium's observation leaves out."""
     frame: float
     """Seconds per physics frame."""
     control_cost: float
     alive_bonus: float = 0.0
 
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """Names of qpos."""
+        return (*self.plane, "angle", *self.controls)
 
+
+LIMBS = ("back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot")
 ROBOTS = {
-    "swimmer": Robot("Swimmer-v5", ("joint1", "joint2"), ("x", "y", "angle", "joint1", "joint2"), 2, 0.01, 1e-4),
+    "swimmer": Robot("Swimmer-v5", ("x", "y"), ("joint1", "joint2"), 2, frame=0.01, control_cost=1e-4),
     "hopper": Robot(
-        "Hopper-v5",
-        ("thigh", "leg", "foot"),
-        ("x", "z", "angle", "thigh", "leg", "foot"),
-        hidden=1,
-        frame=0.002,
-        control_cost=1e-3,
-        alive_bonus=1.0,
+        "Hopper-v5", ("x", "z"), ("thigh", "leg", "foot"), 1, frame=0.002, control_cost=1e-3, alive_bonus=1.0
     ),
-    "half-cheetah": Robot(
-        "HalfCheetah-v5",
-        ("back thigh", "back shin", "back foot", "front thigh", "front shin", "front foot"),
-        (
-            "x",
-            "z",
-            "angle",
-            "back thigh",
-            "back shin",
-            "back foot",
-            "front thigh",
-            "front shin",
-            "front foot",
-        ),
-        hidden=1,
-        frame=0.01,
-        control_cost=0.1,
-    ),
+    "half-cheetah": Robot("HalfCheetah-v5", ("x", "z"), LIMBS, 1, frame=0.01, control_cost=0.1),
 }
 
 

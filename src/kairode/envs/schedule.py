@@ -126,23 +126,19 @@ def as_schedule(schedule: Schedule | float | Sequence[Any] | np.ndarray | str | 
     """Convert None or "own", a number, a list of numbers, or a `Schedule` to a schedule."""
     if schedule is None or (isinstance(schedule, str) and schedule == "own"):
         return Own()
-    if isinstance(schedule, Schedule):
-        found = schedule
-    elif isinstance(schedule, int | float | np.number):
-        found = Fixed(float(schedule))
+    if isinstance(schedule, int | float | np.number):
+        schedule = Fixed(float(schedule))
     elif isinstance(schedule, Sequence | np.ndarray) and not isinstance(schedule, str):
         check_intervals(schedule, spec)
-        found = Given(tuple(map(float, schedule)))
-    else:
+        schedule = Given(tuple(map(float, schedule)))
+    elif not isinstance(schedule, Schedule):
         raise KairodeError(
             f"'{schedule}' is not a schedule for '{spec.name}': use 'own', an interval in {spec.time_unit}s such "
             "as 5, or a list of intervals (a Gymnasium environment also takes 'agent')."
         )
-    if isinstance(found, Fixed):
-        check_intervals(found.tau, spec)
-    elif isinstance(found, Given):
-        check_intervals(found.taus, spec)
-    return found
+    if isinstance(schedule, Fixed | Given):
+        check_intervals(schedule.tau if isinstance(schedule, Fixed) else schedule.taus, spec)
+    return schedule
 
 
 def check_intervals(taus: object, spec: Spec | None = None) -> None:

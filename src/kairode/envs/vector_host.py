@@ -71,11 +71,15 @@ class HostVectorEnv(VectorEnv):
         intervals = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
         before = self.obs.copy()
 
-        def move(i: int) -> None:
-            if not resets[i]:
-                self.obs[i] = self.simulations[i].transition(actions[i], float(intervals[i]))
+        def move(instances: range) -> None:
+            for i in instances:
+                if not resets[i]:
+                    self.obs[i] = self.simulations[i].transition(actions[i], float(intervals[i]))
 
-        self.each(move)
+        if self.pool is None:
+            move(range(self.size))
+        else:
+            list(self.pool.map(move, self.split))
         self.time += intervals
         self.count += 1
         reward = np.asarray(self.reward(before, actions, self.obs, intervals))
@@ -99,19 +103,6 @@ class HostVectorEnv(VectorEnv):
 
     def __getstate__(self) -> dict[str, Any]:
         raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: a copy could not continue its physics.")
-
-    def each(self, move: Callable[[int], None]) -> None:
-        """Call a function for every instance, threads in parallel."""
-        if self.pool is None:
-            for i in range(self.size):
-                move(i)
-            return
-
-        def move_some(indices: range) -> None:
-            for i in indices:
-                move(i)
-
-        list(self.pool.map(move_some, self.split))
 
     def states(self) -> Any:
         return None

@@ -37,22 +37,6 @@ class Initial(eqx.Module):
         """z_0 without observations: in imagination and at test time."""
 
 
-class Encoded(Initial):
-    """An initial state inferred from the whole episode during training, by an encoder that reads it step by step."""
-
-    @abc.abstractmethod
-    def gates(self, inputs: Float[Array, "i *batch"]) -> Float[Array, "g *batch"]:
-        """Input gates of the encoder for one observation and action."""
-
-    @abc.abstractmethod
-    def read(self, h: Latent, gates: Float[Array, "g *batch"], real: Bool[Array, "*batch"]) -> Latent:
-        """Next state of the encoder; padding leaves it unchanged."""
-
-    @abc.abstractmethod
-    def posterior(self, h: Latent) -> Gaussian:
-        """q(z_0 | s_0, a_0, ..) from the encoder's final state."""
-
-
 class Zeros(Initial):
     """z_0 = 0, for the recurrent models."""
 
@@ -62,7 +46,7 @@ class Zeros(Initial):
         return jnp.zeros(self.size)
 
 
-class Variational(Encoded):
+class Variational(Initial):
     """z_0 ~ N(0, I); during training a GRU reads (s, a) forwards and gives q(z_0 | episode)."""
 
     encoder: GRU
@@ -82,12 +66,14 @@ class Variational(Encoded):
         return jax.random.normal(key, (self.size,))
 
     def gates(self, inputs: Float[Array, "i *batch"]) -> Float[Array, "g *batch"]:
+        """Input gates of the encoder for one observation and action."""
         return self.encoder.input(inputs)
 
     def read(self, h: Latent, gates: Float[Array, "g *batch"], real: Bool[Array, "*batch"]) -> Latent:
+        """Next state of the encoder; padding leaves it unchanged."""
         return jnp.where(real[None], self.encoder.move(h, gates), h)
 
     def posterior(self, h: Latent) -> Gaussian:
-        """q(z_0 | s_0, a_0, .., s_{L-1}, a_{L-1})."""
+        """q(z_0 | s_0, a_0, .., s_{L-1}, a_{L-1}), from the encoder's final state."""
         mean, log_variance = jnp.split(self.head(h), 2)
         return Gaussian(mean, log_variance)

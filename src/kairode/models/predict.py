@@ -16,7 +16,7 @@ from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, encode_action
-from kairode.models.initial import Encoded, Gaussian
+from kairode.models.initial import Gaussian, Variational
 from kairode.models.networks import unfold
 
 
@@ -82,7 +82,7 @@ class Course(NamedTuple):
 
 def encode(model: DynamicsModel, episodes: Episodes) -> Gaussian | None:
     """q(z_0 | episode), mean and log variance with the batch last; None for models that start from zeros."""
-    if not isinstance(model.initial, Encoded):
+    if not isinstance(model.initial, Variational):
         return None
     batch = episodes.tau.shape[-1]
     gates, initial = jax.vmap(model.initial.gates)(_inputs(episodes)), unfold(model.initial, batch)

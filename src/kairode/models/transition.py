@@ -32,9 +32,9 @@ class Transition(eqx.Module):
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
         """Latent state after tau."""
 
-    @abc.abstractmethod
     def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
         """Latent states at several times (ascending) after one decision."""
+        return move_to_each(self, z, x, taus)
 
 
 class FlowTransition(Transition):
@@ -61,17 +61,12 @@ class Gated(Transition):
         return self.cell.input(x)
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """Independent of the interval."""
+        """The interval is at most in the drive."""
         return self.cell.move(z, drive)
 
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
-        return move_to_each(self, z, x, taus)
 
-
-class GatedWithInterval(Transition):
+class GatedWithInterval(Gated):
     """Delta-t-RNN: z' = GRU(z, [s a tau])."""
-
-    cell: GRU
 
     @classmethod
     def new(cls, inputs: int, latent: int, *, key: Key[Array, ""]) -> "GatedWithInterval":
@@ -79,13 +74,6 @@ class GatedWithInterval(Transition):
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
         return self.cell.input(jnp.concatenate([x, tau[None]]))
-
-    def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
-        """The interval is already in the gates."""
-        return self.cell.move(z, drive)
-
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
-        return move_to_each(self, z, x, taus)
 
 
 class DecayGated(Transition):
@@ -105,9 +93,6 @@ class DecayGated(Transition):
 
     def move(self, z: Latent, drive: Drive, tau: Ticks) -> Latent:
         return self.cell.move(jnp.exp(-jax.nn.relu(self.rate(tau[None]))) * z, drive)
-
-    def path(self, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]) -> Float[Array, "k z *batch"]:
-        return move_to_each(self, z, x, taus)
 
 
 class FlowGated(FlowTransition):

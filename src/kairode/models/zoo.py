@@ -1,6 +1,7 @@
 """Models by name. A new one is a class in `transition.py` (or a module of its own) and a line here."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import Array, Key
@@ -27,34 +28,22 @@ def _variational(inputs: int, sizes: ModelConfig, key: Key[Array, ""]) -> Initia
     return Variational.new(inputs, sizes.latent_size, sizes.encoder_hidden, key=key)
 
 
-def _gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return Gated.new(inputs, sizes.latent_size, key=key)
+def _recurrent(kind: type[Any]) -> NewTransition:
+    return lambda inputs, sizes, solver, key: kind.new(inputs, sizes.latent_size, key=key)
 
 
-def _gru_tau(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return GatedWithInterval.new(inputs, sizes.latent_size, key=key)
-
-
-def _decay_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return DecayGated.new(inputs, sizes.latent_size, key=key)
-
-
-def _ode_gru(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return FlowGated.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
-
-
-def _linear_ode(inputs: int, sizes: ModelConfig, solver: Solver, key: Key[Array, ""]) -> Transition:
-    return LinearFlow.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
+def _flow(kind: type[Any]) -> NewTransition:
+    return lambda inputs, sizes, solver, key: kind.new(inputs, sizes.latent_size, sizes.field_hidden, solver, key=key)
 
 
 MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
-    "rnn": (_zeros, _gru),
-    "dt-rnn": (_zeros, _gru_tau),
-    "decay-rnn": (_zeros, _decay_gru),
-    "latent-rnn": (_variational, _gru),
-    "ode-rnn": (_zeros, _ode_gru),
-    "latent-ode": (_variational, _linear_ode),
-    "variational-ode-rnn": (_variational, _ode_gru),
+    "rnn": (_zeros, _recurrent(Gated)),
+    "dt-rnn": (_zeros, _recurrent(GatedWithInterval)),
+    "decay-rnn": (_zeros, _recurrent(DecayGated)),
+    "latent-rnn": (_variational, _recurrent(Gated)),
+    "ode-rnn": (_zeros, _flow(FlowGated)),
+    "latent-ode": (_variational, _flow(LinearFlow)),
+    "variational-ode-rnn": (_variational, _flow(FlowGated)),
 }
 """Initial state and transition of each model; decoder and timer are common to all."""
 
@@ -65,14 +54,14 @@ def build(
     """Create a model with random weights for a task."""
     new_initial, new_transition = MODELS[check_model(name)]
     sizes, observed = sizes or ModelConfig(), len(spec.observations)
-    inputs = observed + spec.actions.n
+    inputs, latent = observed + spec.actions.n, sizes.latent_size
     solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
     initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
     return DynamicsModel(
         initial=new_initial(inputs, sizes, initial_key),
         transition=new_transition(inputs, sizes, solver, transition_key),
-        decoder=Linear.new(sizes.latent_size, observed, key=decoder_key),
-        timer=_timer(spec, sizes, inputs + sizes.latent_size, timer_key),
+        decoder=Linear.new(latent, observed, key=decoder_key),
+        timer=_timer(spec, sizes, inputs + latent, timer_key),
         scale=scale or Scale.none(observed),
         spec=spec,
     )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import Scores, episode_keys, mean_return, score_many, to_result
+from kairode.agents.evaluate import Scores, mean_return, score_many, to_result
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import TrainResult, Validator, train_agents
@@ -29,6 +29,7 @@ from kairode.algorithms.fit import load_data
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.data import Trajectory
+from kairode.data.rollout import episode_keys
 from kairode.envs import make
 from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn

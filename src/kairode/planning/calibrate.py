@@ -5,7 +5,6 @@ same displacement after each of them. Deciding often then seems to gain ground, 
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,20 +21,12 @@ MIN_TRANSITIONS = 10
 """Minimum per action and interval; with fewer, the correction is interpolated between neighbouring intervals."""
 
 
-def calibrate_models(
-    models: DynamicsModel | Sequence[DynamicsModel], data: Trajectory
-) -> DynamicsModel | list[DynamicsModel]:
-    """Correct the predictions of models by their mean error on the data, for each action and interval.
+def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
+    """Correct a model's predictions by their mean error on the data (one step, teacher forcing), for each action and
+    interval.
 
     For imagination and planning; fit the uncorrected model further, not the corrected one.
     """
-    if isinstance(models, DynamicsModel):
-        return calibrate_model(models, data)
-    return [calibrate_model(model, data) for model in models]
-
-
-def calibrate_model(model: DynamicsModel, data: Trajectory) -> DynamicsModel:
-    """Calibrate one model, by errors of one-step predictions with teacher forcing."""
     actions = model.spec.actions
     if not isinstance(actions, Discrete):
         raise KairodeError(f"calibration needs discrete actions; those of '{model.spec.name}' are continuous.")

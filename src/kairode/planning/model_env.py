@@ -142,9 +142,7 @@ def make_model_env(
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
         raise KairodeError("a model environment needs one fitted model or a list of them.")
-    task = env.task if isinstance(env, Environment) else env
-    if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
+    task = task_of(env)
     check_same(members[0].spec, task.spec)
     found: Any = env if starts is None else starts
     if isinstance(found, Trajectory):
@@ -165,6 +163,14 @@ def make_model_env(
     # Horizon and names are the task's; the unit of time (tick) is the model's.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return ModelEnv(task, ensemble(members, spec), found, sample_intervals=sample_intervals, **options)
+
+
+def task_of(env: Any) -> Task:
+    """The task of an environment, or the task itself; raises for anything else."""
+    task = env.task if isinstance(env, Environment) else env
+    if not isinstance(task, Task):
+        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
+    return task
 
 
 def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:

@@ -24,6 +24,7 @@ from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import NoTimer
+from kairode.trees import choose
 
 Sequences = Float[Array, "_ k"]
 """A quantity of every candidate sequence."""
@@ -32,13 +33,13 @@ Sequences = Float[Array, "_ k"]
 class PlanningDynamics(eqx.Module):
     """Dynamics that a planner rolls out."""
 
-    @abc.abstractmethod
     def start(self, *, key: Key[Array, ""]) -> Any:
-        """Initial belief state, for one environment."""
+        """Initial belief state, for one environment; empty unless it is tracked."""
+        return ()
 
-    @abc.abstractmethod
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """Belief state after an observed interval, for one environment."""
+        return belief
 
     @abc.abstractmethod
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
@@ -95,12 +96,6 @@ class TrueDynamics(PlanningDynamics):
     env: Environment
     state: Callable[[Obs], Any] = eqx.field(static=True, default=lambda obs: obs)
     """State of an observation."""
-
-    def start(self, *, key: Key[Array, ""]) -> Any:
-        return ()
-
-    def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
-        return ()
 
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
         start = (self.state(seen_obs), jnp.zeros((), jnp.int32))
@@ -166,7 +161,7 @@ class Planner(Policy):
     def act(self, memory: Memory, obs: Obs, elapsed: Tau, *, key: Key[Array, ""]) -> tuple[Action, Memory]:
         first = elapsed == 0
         moved = self.dynamics.track(memory.belief, memory.seen_obs, memory.control, elapsed)
-        belief = jax.tree.map(lambda old, new: jnp.where(first, old, new), memory.belief, moved)
+        belief = choose(first, memory.belief, moved)
         seen_obs = self.normalizer.seen(obs, memory.obs, first)
         control = self.plan(seen_obs, belief, key=key)
         return control, PlannerMemory(belief, obs, seen_obs, control)

@@ -29,9 +29,9 @@ from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.planning.calibrate import calibrate_models
+from kairode.planning.calibrate import calibrate_model
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
-from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range
+from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
 
@@ -79,7 +79,7 @@ def optimize_schedule(
             fraction of its rewards. Likewise a price selects the fewest decisions that the simulated episodes cannot
             distinguish from the best. 0 chooses the best interval, as in the paper's equation.
         data: training data of the models: predictions are bounded to its range.
-        calibrate: correct the models' predictions by their mean error on the data (`calibrate_models`). None: if there
+        calibrate: correct the models' predictions by their mean error on the data (`calibrate_model`). None: if there
             are data and a tolerance.
         tried: an earlier `sweep_penalties` for the same models, policy and budget, to be reused.
     """
@@ -92,17 +92,13 @@ def optimize_schedule(
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
     calibrated = tolerance > 0 if calibrate is None else calibrate
     if calibrated and data is not None and not isinstance(models, Environment):
-        models = calibrate_models(models, data)
-    schedule = OptimizedSchedule(
-        _lookahead(models, task, data),
-        policy.q,
-        policy.encoder,
-        task,
-        candidates,
+        members = [models] if isinstance(models, DynamicsModel) else models
+        models = [calibrate_model(model, data) for model in members]
+    schedule = dataclasses.replace(
+        _new_schedule(models, task, candidates, price, budget, data),
+        q=policy.q,
+        encoder=policy.encoder,
         scale=policy.scale,
-        price=jnp.asarray(price, jnp.float32),
-        visit_penalty=jnp.zeros(()),
-        budget=None if budget is None else jnp.asarray(budget, jnp.int32),
         quantile=quantile,
         continuous=continuous,
         tolerance=float(tolerance),
@@ -136,6 +132,13 @@ def schedule_for_learning(
     task = _check_systems(models, env)
     candidates = check_candidates(taus, task.spec)
     check_limits(task.spec, candidates[-1], price=price, budget=budget)
+    return _new_schedule(models, task, candidates, price, budget, data)
+
+
+def _new_schedule(
+    models: Any, task: Task, candidates: tuple[float, ...], price: float, budget: int | None, data: Trajectory | None
+) -> OptimizedSchedule:
+    """A schedule without a policy."""
     return OptimizedSchedule(
         _lookahead(models, task, data),
         None,
@@ -150,9 +153,7 @@ def schedule_for_learning(
 
 def _check_systems(models: Any, env: Any) -> Task:
     """The task, if there is one; systems must give courses that agree with their transitions."""
-    task = env.task if isinstance(env, Environment) else env
-    if not isinstance(task, Task):
-        raise KairodeError(f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task.")
+    task = task_of(env)
     for system in (models, env):
         if isinstance(system, Environment):
             check_course(system)

@@ -18,7 +18,7 @@ from kairode.report.schedule import LABELS, read_points, visits_figure
 from kairode.report.table import Table, mean_std, mean_std_cells
 from kairode.result import objective_of
 from kairode.runs.record import read_record
-from kairode.stats import mean, summarize
+from kairode.stats import mean, std
 
 MAIN = "run-hiv"
 """The table that is not in the paper."""
@@ -106,10 +106,10 @@ def visits_table(results: Path) -> Table:
     rows = []
     for name, points in groups.items():
         for label, point in points.items():
-            found = summarize(objective_of(point))
-            share = "" if daily is None else f"{100 * found.mean / daily:.0f} %"
-            number = mean_std(found.mean / 1e7, found.std / 1e7, None, digits=0)
-            rows.append([LABELS[name][0], label, number, share, f"{mean(point['decisions']):.0f}", str(found.n)])
+            scores = objective_of(point)
+            share = "" if daily is None else f"{100 * mean(scores) / daily:.0f} %"
+            number = mean_std(mean(scores) / 1e7, std(scores) / 1e7, None, digits=0)
+            rows.append([LABELS[name][0], label, number, share, f"{mean(point['decisions']):.0f}", str(len(scores))])
     headers = ["schedule", "setting", "return (1e7)", "of daily", "visits", "seeds"]
     return Table.of(headers, rows, "Discounted return accrued every day; mean ± std over seeds.")
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from kairode.models.predict import Episodes
+from kairode.trees import one
 
 LENGTHS = 10
 """Episodes are padded to a multiple of this many decisions, so that new lengths rarely need a new compilation."""
@@ -16,36 +17,28 @@ LENGTHS = 10
 def pad(episodes: Episodes) -> Episodes:
     """Pad lengths to a multiple of `LENGTHS` and the number of episodes to a power of two."""
     count, length = episodes.tau.shape
-    longer, more = -length % LENGTHS, (1 << (count - 1).bit_length()) - count
-    return Episodes(
-        obs=_longer(episodes.obs, longer, "edge", more),
-        action=_longer(episodes.action, longer, more=more),
-        tau=_longer(episodes.tau, longer, more=more),
-        real=_longer(episodes.real, longer, more=more),
-    )
+    return _padded(episodes, (1 << (count - 1).bit_length()) - count, -length % LENGTHS)
 
 
-def _longer(x: Array, moments: int, mode: Literal["edge", "constant"] = "constant", more: int = 0) -> Array:
-    """Pad steps (and episodes) with zeros, or with the last value."""
-    return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, moments), *[(0, 0)] * (x.ndim - 2)], mode=mode))
+def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
+    """Add episodes and steps: observations repeat the last one, everything else is 0."""
+
+    def pad(x: Array, mode: Literal["edge", "constant"] = "constant") -> Array:
+        return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, longer), *[(0, 0)] * (x.ndim - 2)], mode=mode))
+
+    return Episodes(pad(episodes.obs, "edge"), pad(episodes.action), pad(episodes.tau), pad(episodes.real))
 
 
 def split_chunks(episodes: Episodes, most: int) -> Episodes:
     length = episodes.tau.shape[1]
     blocks = -(-length // most)
-    whole = Episodes(
-        obs=_longer(episodes.obs, blocks * most - length, "edge"),
-        action=_longer(episodes.action, blocks * most - length),
-        tau=_longer(episodes.tau, blocks * most - length),
-        real=_longer(episodes.real, blocks * most - length),
-    )
+    whole = _padded(episodes, 0, blocks * most - length)
 
     def cut(x: Array, extra: int = 0) -> Array:
         return jnp.concatenate([x[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
 
     found = Episodes(cut(whole.obs, 1), cut(whole.action), cut(whole.tau), cut(whole.real))
-    some = np.asarray(found.real)[:, 0]
-    return Episodes(found.obs[some], found.action[some], found.tau[some], found.real[some])
+    return one(found, np.asarray(found.real)[:, 0])
 
 
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:

@@ -20,11 +20,12 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
 from kairode.models.predict import Episodes, prepare
 from kairode.models.transition import FlowTransition
+from kairode.result import rounded
 from kairode.training.batches import pad, split_chunks
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
 from kairode.training.step import FitState, batch_indices, init_fit_state, record_validation, run_iterations, validate
-from kairode.trees import choose
+from kairode.trees import choose, one
 
 CHUNK = 50
 """Iterations per compiled call."""
@@ -97,7 +98,7 @@ def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, secon
         chosen = jax.vmap(choose)(jnp.isfinite(fit_state.best_error), fit_state.best, fit_state.params)
     seeds = range(len(fit_state.iteration))
     return FitResult(
-        models=[eqx.combine(jax.tree.map(lambda x, i=i: x[i], chosen), static) for i in seeds],
+        models=[eqx.combine(one(chosen, i), static) for i in seeds],
         validation=np.asarray(fit_state.best_error).tolist(),
         iterations=np.asarray(fit_state.iteration).tolist(),
         skipped=np.asarray(fit_state.skipped).tolist(),
@@ -120,7 +121,7 @@ def _nonfinite(
 ) -> KairodeError:
     row = np.asarray(fit_state.longest_row)
     i = int(row.argmax())
-    model = eqx.combine(jax.tree.map(lambda x: x[i], fit_state.params), static)
+    model = eqx.combine(one(fit_state.params, i), static)
     kept = "" if folder is None else f" The checkpoint in {folder} holds the last good weights."
     return KairodeError(
         f"{row[i]} batches in a row gave a loss or gradient that is not finite (seed {seeds[i]}, iteration "
@@ -159,7 +160,7 @@ class MetricsFile:
         line = {"iteration": iteration, **figures, "seconds": round(seconds, 3)}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a") as file:
-            file.write(json.dumps(_plain(line)) + "\n")
+            file.write(json.dumps(rounded(line, 6)) + "\n")
 
 
 def _iteration(line: str) -> float:
@@ -167,13 +168,3 @@ def _iteration(line: str) -> float:
         return json.loads(line)["iteration"]
     except (ValueError, KeyError, TypeError):
         return math.inf  # truncated by a kill
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,12 +15,13 @@ from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import ContinuousTimer
 from kairode.models.zoo import build
 from kairode.training import checkpoint
+from kairode.trees import one, stack
 
 NAME = "models"
 
 
 def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[DynamicsModel]) -> None:
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *[eqx.filter(model, eqx.is_array) for model in models])
+    stacked = stack([eqx.filter(model, eqx.is_array) for model in models])
     scale = models[0].scale
     checkpoint.save(
         folder,
@@ -41,7 +41,9 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
         raise KairodeError(f"the fit in {folder} is not finished: run the same command again to resume it.")
     about = checkpoint.describe(folder, NAME)
     try:
-        spec, sizes = spec_from_dict(about["spec"]), _sizes(about["sizes"])
+        # Fields of earlier versions had other names.
+        sizes = ModelConfig(**{SIZES.get(name, name): value for name, value in about["sizes"].items()})
+        spec = spec_from_dict(about["spec"])
         scale = Scale(*(tuple(numbers) for numbers in about["scale"]))
         model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
     except (KeyError, TypeError, ValueError) as error:
@@ -49,12 +51,7 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
     params, static = eqx.partition(as_saved(folder, model, NAME), eqx.is_array)
     like = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params)
     found = checkpoint.load(folder, like, NAME)
-    return [eqx.combine(jax.tree.map(lambda x, i=i: x[i], found), static) for i in range(seeds)]
-
-
-def _sizes(found: dict[str, Any]) -> ModelConfig:
-    """Fields of earlier versions had other names."""
-    return ModelConfig(**{SIZES.get(name, name): value for name, value in found.items()})
+    return [eqx.combine(one(found, i), static) for i in range(seeds)]
 
 
 def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NAME) -> DynamicsModel:
