@@ -44,7 +44,7 @@ def test_a_line_as_a_stage_begins_one_a_minute_and_one_as_it_ends() -> None:
         lines(event("evaluating on 100 episodes"))
         clock.now += 20
     assert stream.getvalue().splitlines() == [
-        "fitting: started",
+        "fitting: started (0 of 3,000)",
         "fitting: 1,200 of 3,000, 1 min 0 s, about 1 min 30 s left; validation 0.4, 20 per second",
         "fitting: 2,400 of 3,000, 2 min 0 s, about 30 s left; validation 0.4, 20 per second",
         "fitting: finished after 2 min 30 s; validation 0.4",
@@ -90,13 +90,11 @@ def test_a_stage_that_goes_on_one_that_comes_back_and_one_that_ends_early() -> N
         lines(event("fitting", 10, 50))  # which stops early
         lines(event("learning", 0, 9, message="Round 1 has ended."))
     assert stream.getvalue().splitlines() == [
-        "fitting: started at 40 of 100",
+        "fitting: resumed (40 of 100)",
         "fitting: finished after 0 s",
-        "fitting: started",
+        "fitting: started (0 of 50)",
+        "fitting: finished after 0 s",
         "Round 1 has ended.",
-        "fitting: finished after 0 s",
-        "learning: started",
-        "learning: finished after 0 s",
     ]
 
 
@@ -111,7 +109,7 @@ def test_what_an_exception_ends_is_not_finished() -> None:
         lines.closed.clear()
         lines.tick()
         raise RuntimeError
-    assert stream.getvalue() == "fitting: started at 1 of 2\n"
+    assert stream.getvalue() == "fitting: resumed (1 of 2)\n"
 
 
 def test_quiet_shows_nothing(capsys) -> None:
@@ -131,7 +129,7 @@ def test_progress_goes_to_the_error_stream(capsys) -> None:
         advance(1)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "collecting: started\ncollecting: finished after 0 s\n"
+    assert err == "collecting: started (0 of 2)\ncollecting: finished after 0 s\n"
     assert isinstance(display(console=Console(file=io.StringIO(), force_terminal=True)), Bars)
 
 

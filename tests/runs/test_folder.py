@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -82,7 +83,6 @@ def test_a_new_folder_has_a_manifest(place: Path) -> None:
             "fields": {},
         },
         "seeds": [3, 4],
-        "system": None,
         "artefacts": {},
         "seconds": {},
         "finished": False,
@@ -227,6 +227,22 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "file", "run", Config()),
     ):
         pass
+
+
+def test_the_manifest_has_the_digests_of_what_a_run_wrote(place: Path) -> None:
+    with RunFolder.open(place, "run", Config()) as folder:
+        (place / "inner").mkdir()
+        (place / "inner" / "weights.bin").write_bytes(b"weights")
+        folder.finish({"figures": {}})
+    found = RunFolder(place).check().manifest.artefacts
+    assert found["inner/weights.bin"] == hashlib.sha256(b"weights").hexdigest()
+    assert set(found) == {"inner/weights.bin", "record.json"}
+    (place / "inner" / "weights.bin").write_bytes(b"Weights")
+    with pytest.raises(KairodeError, match=r"weights\.bin was changed after the run .*run its command again"):
+        RunFolder(place).check()
+    (place / "inner" / "weights.bin").unlink()
+    with pytest.raises(KairodeError, match=r"weights\.bin is missing"):
+        RunFolder(place).check()
 
 
 @pytest.mark.parametrize(

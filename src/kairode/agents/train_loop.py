@@ -98,6 +98,7 @@ def train_agents(
     session = Session(folder, what, save_seconds=SAVE_SECONDS)
     state = session.restore(_new_state(initial_state))
     curve: list[dict[str, Any]] = session.earlier.get("curve", [])
+    callback(_progress(stage, state.train_state, {}, 0.0))
     with session:
         while not _ended(state):
             taken = int(state.train_state.decisions.max())

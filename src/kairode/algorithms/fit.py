@@ -164,7 +164,6 @@ def fit_models(
     callback: Callback = no_callback,
 ) -> FitResult:
     """Fit the models of a config. With a folder, checkpoints are kept there and fitting resumes from them."""
-    callback(Progress("fitting", 0, config.training.iterations))
     identity = {name: value for name, value in dataclasses.asdict(config).items() if name != "source"}
     return train(
         new_models(config, data),

@@ -120,8 +120,8 @@ def follow(
         carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array, Array]
     ) -> tuple[tuple[Array, Array], Course]:
         (z, own), (obs, action, tau, seen, real) = carry, step
-        teacher_forcing = jnp.where(seen[None], obs, own)
-        drive = transition.inputs(jnp.concatenate([teacher_forcing, action]), tau)
+        last_obs = jnp.where(seen[None], obs, own)
+        drive = transition.inputs(jnp.concatenate([last_obs, action]), tau)
         after = jnp.where(real[None], transition.move(z, drive, tau), z)
         predicted = decoder(after)
         return (after, predicted), Course(z, after, drive, predicted)

@@ -90,10 +90,8 @@ def optimize_schedule(
     _check_policy(policy, spec)
     if calibrate and data is None:
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
-    calibrated = tolerance > 0 if calibrate is None else calibrate
-    if calibrated and data is not None and not isinstance(models, Environment):
-        members = [models] if isinstance(models, DynamicsModel) else models
-        models = [calibrate_model(model, data) for model in members]
+    if data is not None and not isinstance(models, Environment) and (tolerance > 0 if calibrate is None else calibrate):
+        models = [calibrate_model(model, data) for model in _members(models)]
     schedule = dataclasses.replace(
         _new_schedule(models, task, candidates, price, budget, data),
         q=policy.q,
@@ -237,12 +235,17 @@ def _lookahead(models: Any, task: Task, data: Trajectory | None) -> Lookahead:
     if isinstance(models, Environment):
         check_same(models.task.spec, task.spec)
         return TrueLookahead(models)
-    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
-    if not members or not all(isinstance(model, DynamicsModel) for model in members):
-        raise KairodeError("pass a fitted model, a list of them, or the environment to choose intervals with.")
+    members = _members(models)
     check_same(members[0].spec, task.spec)
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return ModelLookahead(ensemble(members, spec), None if data is None else jnp.asarray(obs_range(data, NEAR)))
+
+
+def _members(models: Any) -> list[DynamicsModel]:
+    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    if not members or not all(isinstance(model, DynamicsModel) for model in members):
+        raise KairodeError("pass a fitted model, a list of them, or the environment to choose intervals with.")
+    return members
 
 
 def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> Environment:

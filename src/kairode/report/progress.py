@@ -20,6 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from kairode.callbacks import Progress
+from kairode.result import short_number
 
 PERIOD = 60.0
 """Seconds between lines within a stage."""
@@ -94,7 +95,9 @@ class Display:
     def __call__(self, event: Progress) -> None:
         with self.lock:
             if event.message:
+                self._end()
                 self.say(event.message)
+                return
             stage = self.stage
             if stage is None or stage.last.stage != event.stage or event.done < stage.last.done:
                 if stage is None and event.stage == self.ended and complete(event):
@@ -196,8 +199,8 @@ class Lines(Display):
 
     def begin(self, stage: Stage) -> None:
         event = stage.last
-        count = f" at {event.done:,} of {event.total:,}" if event.total and event.done else ""
-        self.waiting = f"{event.stage}: started{count}"
+        count = f" ({event.done:,} of {event.total:,})" if event.total else ""
+        self.waiting = f"{event.stage}: {'resumed' if event.done else 'started'}{count}"
 
     def move(self, stage: Stage) -> None:
         self.tick()
@@ -296,7 +299,7 @@ def figure(name: str, value: float | list[float]) -> str:
     known = [x for x in values if math.isfinite(x)]
     if name in HIDDEN or not known or (name in HIDDEN_AT_ZERO and not any(known)):
         return ""
-    return f"{name.replace('_', ' ')} {statistics.fmean(known):.4g}"
+    return f"{name.replace('_', ' ')} {short_number(statistics.fmean(known))}"
 
 
 def duration(seconds: float) -> str:

@@ -23,7 +23,7 @@ from kairode.report.summary import (
     with_interval,
 )
 from kairode.report.table import Row, Table, to_html
-from kairode.result import objective_of
+from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, exact_number, of_kind
 from kairode.runs.record import read_record
 
@@ -60,7 +60,7 @@ def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
     chance = objective_of(record["figures"]["random"])
     seeds = f"{config['seeds']} seed{'s' * (config['seeds'] != 1)}"
     facts = [
-        (f"{middle:.4g}", f"mean test return (random actions: {chance:.4g})"),
+        (short_number(middle), f"mean test return (random actions: {short_number(chance)})"),
         (f"{config['decisions']:,}", f"real decisions per seed; {seeds}"),
     ]
     words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
@@ -88,9 +88,11 @@ def headline(record: dict[str, Any]) -> list[tuple[str, str]]:
     kind = kind_of_return(spec)
     score, rival = objective_of(mine), objective_of(all_tests[constant])
     if min(score, rival) > 0 and score > rival:
-        found.append((f"{score / rival:.3g} times", f"the {kind} of {constant}, the best constant policy"))
+        found.append((f"{short_number(score / rival, 3)} times", f"the {kind} of {constant}, the best constant policy"))
     else:
-        found.append((f"{score:.3g}", f"{kind} ({rival:.3g} for {constant}, the best constant policy)"))
+        found.append(
+            (short_number(score, 3), f"{kind} ({short_number(rival, 3)} for {constant}, the best constant policy)")
+        )
     found.append((f"{figures['real_episodes']['imagination']:,} real episodes", "used by models and policy"))
     if "visits" in figures:
         mine, best, rarer = compare_with_fixed(figures["visits"])
@@ -171,9 +173,8 @@ def learning(record: dict[str, Any]) -> str:
     if rounds := figures.get("rounds"):
         rows = []
         for one in rounds:
-            tested = f"{objective_of(one):.3g} ({one['low']:.3g} to {one['high']:.3g})"
-            errors = [f"{one['model_error']:.3g}", f"{one['collected']:.3g}"]
-            rows.append([one["number"], one["real_episodes"], *errors, tested])
+            errors = [f"{one['model_error']:.3g}", short_number(one["collected"], 3)]
+            rows.append([one["number"], one["real_episodes"], *errors, with_interval(one)])
         heads = ["round", "real episodes", "model error", "return of the collected episodes"]
         table = Table.of([*heads, "return after the round (95 %)"], rows, "20 validation episodes after each round.")
         listed = page.folded("All rounds", to_html(table))

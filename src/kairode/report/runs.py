@@ -17,7 +17,7 @@ from kairode.report.summary import (
     summary_sentences,
 )
 from kairode.report.table import Row, Table, print_table
-from kairode.result import objective_of
+from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, exact_number, of_kind
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
@@ -30,8 +30,8 @@ def policy_table(record: dict[str, Any]) -> Table:
     headers = ["policy", kind_of_return(spec), "95 %", "decisions", *measures]
     rows = []
     for i, (name, test) in enumerate(figures["tests"].items()):
-        interval = f"{test['low']:.3g} to {test['high']:.3g}"
-        cells = [NAMES.get(name, name), f"{objective_of(test):.4g}", interval, f"{test['decisions']:.3g}"]
+        interval = f"{short_number(test['low'], 3)} to {short_number(test['high'], 3)}"
+        cells = [NAMES.get(name, name), short_number(objective_of(test)), interval, f"{test['decisions']:.3g}"]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
         counts = ["-" if number is None else f"{number:,}" for number in seen]
         rows.append(Row.of([*cells, *shares(test, measures), *counts], marked=i == 0))

@@ -12,7 +12,7 @@ from kairode.errors import KairodeError
 from kairode.report import figures
 from kairode.report.summary import every_interval, kind_of_return, measured, shares, with_interval
 from kairode.report.table import Row, Table, print_table
-from kairode.result import objective_name, objective_of
+from kairode.result import objective_name, objective_of, short_number
 from kairode.runs import labels
 from kairode.runs.labels import exact_number, of_kind
 from kairode.runs.record import read_record
@@ -28,7 +28,7 @@ def print_schedule(record: dict[str, Any], spec: Spec) -> None:
     heads, cells = [*names, f"{spec.decision_name}s", f"{spec.time_unit}s between", *measures], []
     other = objective_name(discounted=not spec.discounted_objective, accrued=True)
     for row in rows.values():
-        numbers = [with_interval(row), f"{row[other]:.4g}", f"{row['decisions']:.4g}"]
+        numbers = [with_interval(row), short_number(row[other]), f"{row['decisions']:.4g}"]
         numbers += [f"{row['time'] / row['decisions']:.3g}", *shares(row, measures)]
         cells.append(Row.of([_named(row), *numbers], marked=row["kind"] == "chosen"))
     caption = (
@@ -74,12 +74,13 @@ def chosen_sentence(rows: dict[str, Any], mine: dict[str, Any], spec: Spec) -> s
     best = max((objective_of(row) for row in fixed if row["decisions"] <= mine["decisions"]), default=None)
     name, many = _named(mine), f"{spec.decision_name}s"
     text = (
-        f"{name[0].upper()}{name[1:]}: return {objective_of(mine):.4g} with {mine['decisions']:.0f} {many}; "
-        f"{every_interval(often['interval'], spec.time_unit)}: {objective_of(often):.4g} with {often['decisions']:.0f}"
+        f"{name[0].upper()}{name[1:]}: return {short_number(objective_of(mine))} with {mine['decisions']:.0f} {many}; "
+        f"{every_interval(often['interval'], spec.time_unit)}: {short_number(objective_of(often))} with "
+        f"{often['decisions']:.0f}"
     )
     if best is None:
         return f"{text}; every fixed interval has more {many}."
-    return f"{text}; best fixed interval with as few {many}: {best:.4g}."
+    return f"{text}; best fixed interval with as few {many}: {short_number(best)}."
 
 
 def draw_schedule(record: dict[str, Any], spec: Spec, path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
-from kairode.result import objective_of
+from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, of_kind
 
 ENOUGH_MODELS = 5
@@ -43,10 +43,8 @@ def no_better_sentence(record: dict[str, Any]) -> str | None:
         return None
     name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} "
-        f"{objective_of(mine):.4g} (95 % {mine['low']:.4g} to {mine['high']:.4g}), {name} "
-        f"{objective_of(rival):.4g} ({rival['low']:.4g} to {rival['high']:.4g}). Suggestions: "
-        f"{'; '.join(suggestions(record))}."
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} {with_interval(mine)}, {name} "
+        f"{with_interval(rival)}. Suggestions: {'; '.join(suggestions(record))}."
     )
 
 
@@ -83,12 +81,12 @@ def policy_sentence(record: dict[str, Any]) -> str:
     for name, test in rivals.items():
         order = "above" if mine["low"] > test["high"] else "similar to"
         order = "below" if mine["high"] < test["low"] else order
-        parts.append(f"{order} {name} ({objective_of(test):.4g})")
+        parts.append(f"{order} {name} ({short_number(objective_of(test))})")
     interval = record["config"]["schedule"]
     at = f" with a decision {every_interval(interval, spec.time_unit)}" if interval else ""
     return (
         f"Learned from {real['imagination']:,} real episodes and tested on {mine['episodes']} new ones{at}, the policy "
-        f"has a mean {kind_of_return(spec)} of {objective_of(mine):.4g}: {', '.join(parts)}."
+        f"has a mean {kind_of_return(spec)} of {short_number(objective_of(mine))}: {', '.join(parts)}."
     )
 
 
@@ -166,7 +164,8 @@ def shares(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
 
 def with_interval(result: dict[str, Any]) -> str:
     """The objective with its 95 % interval."""
-    return f"{objective_of(result):.4g} ({result['low']:.3g} to {result['high']:.3g})"
+    low, high = (short_number(result[name], 3) for name in ("low", "high"))
+    return f"{short_number(objective_of(result))} ({low} to {high})"
 
 
 def every_interval(interval: float, unit: str) -> str:

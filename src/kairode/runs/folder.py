@@ -1,4 +1,4 @@
-"""A run folder: its manifest (`manifest.json`), times and record.
+"""A run folder: its manifest (`manifest.json`: config, seeds, digests of the files), times and record.
 
 ```python
 with RunFolder.open(path, "fit", config) as folder:
@@ -9,11 +9,12 @@ with RunFolder.open(path, "fit", config) as folder:
     folder.finish(record)
 ```
 
-Reading takes no lock: `RunFolder(path).record`.
+Reading takes no lock: `RunFolder(path).check().record`.
 """
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ T = TypeVar("T")
 MANIFEST, RECORD, OLD_CONFIG = "manifest.json", "record.json", "config.json"
 _OWN = {MANIFEST, LOCK, OWNER, OLD_CONFIG, "system.json", "log.txt"}
 """Files that do not count as results."""
+_LATER = {"schedule"}
+"""Subfolders that later commands write to."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +48,8 @@ class Manifest:
     created: str
     config: dict[str, Any]
     seeds: tuple[int, ...] = ()
-    system: dict[str, Any] | None = None
-    artefacts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """This and the system belong to the format; both are left empty."""
+    artefacts: dict[str, str] = dataclasses.field(default_factory=dict)
+    """SHA-256 of each file of a finished run, by its path in the folder."""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     """Time of each stage, including earlier processes."""
     finished: bool = False
@@ -93,8 +95,13 @@ class RunFolder:
             if before is not None and _holds_anything(folder.path, before):
                 folder.resumed = True
                 same = _checked(folder.path, before, kind, config, mutable) == manifest.config
+                done = before.finished and same
                 manifest = dataclasses.replace(
-                    manifest, created=before.created, seconds=before.seconds, finished=before.finished and same
+                    manifest,
+                    created=before.created,
+                    artefacts=before.artefacts if done else {},
+                    seconds=before.seconds,
+                    finished=done,
                 )
             _remove_parts(folder.path)
             folder._writing = True
@@ -159,8 +166,22 @@ class RunFolder:
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record and mark the run as finished; returns the record as read back."""
         self.save_json(RECORD, {"format": FORMAT, **record})
-        self._write(dataclasses.replace(self.manifest, finished=True))
+        artefacts = {path.relative_to(self.path).as_posix(): _digest(path) for path in _results(self.path)}
+        self._write(dataclasses.replace(self.manifest, artefacts=artefacts, finished=True))
         return self.load_json(RECORD)
+
+    def check(self) -> "RunFolder":
+        """Raise if a file of a finished run is missing or differs from what the run wrote."""
+        for name, digest in (self.manifest.artefacts if self.exists else {}).items():
+            path = self.path / name
+            if not path.is_file():
+                raise KairodeError(f"{path} is missing: remove {self.path}, and run its command again.")
+            if _digest(path) != digest:
+                raise KairodeError(
+                    f"{path} was changed after the run (its digest differs from the one in {MANIFEST}): remove "
+                    f"{self.path}, and run its command again."
+                )
+        return self
 
     def _write(self, manifest: Manifest) -> None:
         self.save_json(MANIFEST, to_dict(manifest))
@@ -170,6 +191,19 @@ class RunFolder:
 def _seeds(config: Any) -> tuple[int, ...]:
     first = getattr(config, "seed", 0)
     return tuple(range(first, first + getattr(config, "seeds", 1)))
+
+
+def _results(folder: Path) -> Iterator[Path]:
+    """The files that a run wrote, except those of nested run folders."""
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if name not in _LATER and not (here / name / LOCK).exists())
+        yield from (here / name for name in sorted(files) if name not in _OWN and not Path(name).match(PARTS))
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _advice(folder: Path) -> str:

@@ -52,6 +52,7 @@ def read_run(folder: Path) -> ModelledSystem:
         raise KairodeError(
             f"{folder} is a run with continuous actions: decision times can be chosen only for discrete ones."
         )
+    RunFolder(folder).check()
     about = describe_policy(folder)
     env = make(about["env"], setting=about["setting"], **about["fields"])
     common: dict[str, Any] = {

@@ -18,6 +18,7 @@ def load_policy(folder: str | Path, model: DynamicsModel | None = None, *, seed_
         model: the model of a latent policy; by default the first one of the run.
         seed_index: which seed of a run with continuous actions; by default the one with the best test.
     """
+    RunFolder(folder).check()
     if not is_mpc_run(folder):
         about = describe_policy(folder)
         if about["sees"] == "z" and model is None and (Path(folder) / "fit").is_dir():

@@ -63,6 +63,7 @@ def train(
     train_data, valid_data, count = _device(models, settings, data, valid)
     fit_state = session.restore(init_fit_state(models, settings, seeds))
     metrics = MetricsFile(folder, int(fit_state.iteration.max()))
+    callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
     with session:
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
