@@ -215,7 +215,7 @@ def test_records_cut_short_by_time_say_so_in_their_command() -> None:
     for name in RECORDS:
         record = json.loads(read(name))
         if record.get("kind") == "visits":
-            limited = any("practice_wanted" in point for point in record["figures"]["points"].values())
+            limited = any("planned_episodes" in point for point in record["figures"]["points"].values())
             assert ("--time-limit" in record["command"]) == limited, name
 
 

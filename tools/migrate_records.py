@@ -46,8 +46,8 @@ def current_command(record: dict[str, Any], name: str) -> str:
         return command_of_schedule(from_dict(ScheduleConfig, config), shlex.split(command)[2])
     if kind == "runs":
         return _of_several(config, command)
-    if kind == "visits" and any("practice_wanted" in point for point in record["figures"]["points"].values()):
-        return f"kairode study {name} --replace --time-limit {record['figures']['seconds_of_practice']:g}"
+    if kind == "visits" and any("planned_episodes" in point for point in record["figures"]["points"].values()):
+        return f"kairode study {name} --replace --time-limit {record['figures']['training_seconds']:g}"
     return command
 
 

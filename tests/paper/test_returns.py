@@ -103,7 +103,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     figures = json.loads((tmp_path / "policies" / "paper-gridworld-oracle.json").read_text())["figures"]
     cell = figures["cells"][ORACLE]["7"]
     assert len(cell["return"]) == 2
-    assert cell["practice_episodes"] == [3, 3]
+    assert cell["training_episodes"] == [3, 3]
     assert min(cell["return"]) >= -154.0  # 22 intervals of 7
     assert np.shape(figures["values"][ORACLE]) == studies.GRID
     assert np.array(figures["curves"][ORACLE]["real"]).shape[1] == 2
@@ -150,6 +150,6 @@ def test_an_ensemble_branches_off_its_experience(tmp_path):
         assert np.array_equal(batches[0].env.models.decoder.weight[agent], np.stack(weights[1:]))
         assert np.array_equal(validation_env.models.decoder.weight[agent, 0], weights[0])
     figures = studies.run_study(study, tmp_path)
-    assert [cell["practice_decisions"] for cell in figures["cells"]["latent-ode"].values()] == [[4, 4, 4]] * 2
+    assert [cell["training_decisions"] for cell in figures["cells"]["latent-ode"].values()] == [[4, 4, 4]] * 2
     assert "score" in figures["curves"]["latent-ode"]
     assert figures["last"]["latent-ode"].keys() == {"own", "7"}

@@ -16,6 +16,7 @@ from kairode.report.figures import inline_svg
 from kairode.report.results_page import write_document, write_results_page
 from kairode.report.run_page import write_run_page
 from kairode.report.table import Cell, Table, to_html
+from kairode.result import short_number
 
 ROOT = Path(__file__).parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -95,7 +96,12 @@ def test_the_page_says_what_the_record_says(pages):
     made = json.loads((ROOT / "results" / "run-hiv.json").read_text())
     text = pages["run"].read_text()
     test = made["figures"]["tests"]["imagination"]
-    for words in (f"{test['discounted_return']:.4g}", f"{test['low']:.3g}", made["command"], made["versions"]["jax"]):
+    for words in (
+        short_number(test["discounted_return"]),
+        short_number(test["low"], 3),
+        made["command"],
+        made["versions"]["jax"],
+    ):
         assert words in text
 
 

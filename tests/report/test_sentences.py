@@ -51,7 +51,7 @@ def test_a_policy_that_learned_something() -> None:
 def test_a_policy_that_did_not_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
     found = summary_sentences(made(-120.0))
     assert found[0] == (
-        "The learned policy is no better than always right: return -120 (95 % -121 to -119), always right -100 "
+        "The learned policy is no better than always right: return -120 (95 % CI -121 to -119), always right -100 "
         "(-101 to -99). Suggestions: more real episodes (--episodes 2000); Dyna rounds (--rounds 5); more imagined "
         "episodes (--learn.episodes 800); more models (--ensemble-size 5); a policy conditioned on the latent state, "
         "for partially observed systems (--latent-policy)."

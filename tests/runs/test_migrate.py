@@ -15,10 +15,11 @@ from kairode.paper.returns import cell
 from kairode.report.compare import key_figures
 from kairode.report.mpc import mean_and_std, mpc_sentence
 from kairode.report.summary import summary_sentences
-from kairode.result import Result, objective_of
+from kairode.result import Result, objective_of, short_number
 from kairode.runs import labels
 from kairode.runs.migrate import (
     FORMAT,
+    RENAMED,
     accrued_figures,
     evaluation_figures,
     migrate_figures,
@@ -65,11 +66,11 @@ def test_figures_of_an_evaluation() -> None:
 
 def test_row_of_a_schedule() -> None:
     old = {"return": 5.0, "plain": 50.0, "visits": 10.0, "healthy": 0.5, "reached": 0.0, "time": 100.0}
-    old |= {"low": 4.0, "high": 6.0, "shadow_price": 2.0}
+    old |= {"low": 4.0, "high": 6.0, "visit_penalty": 2.0}
     new = accrued_figures(old, discounted=True, episodes=20)
     assert (new["objective"], new[new["objective"]]) == ("discounted_accrued_return", 5.0)
     assert (new["accrued_return"], new["return"], new["decisions"]) == (50.0, None, 10.0)
-    assert (new["measures"], new["shadow_price"], new["episodes"]) == ({"healthy": 0.5}, 2.0, 20)
+    assert (new["measures"], new["visit_penalty"], new["episodes"]) == ({"healthy": 0.5}, 2.0, 20)
     assert not {"plain", "visits", "reached", "healthy"} & set(new)
     other = accrued_figures({**old, "low": 40.0, "high": 60.0}, discounted=False)
     assert (other["objective"], other[other["objective"]]) == ("accrued_return", 50.0)
@@ -116,7 +117,9 @@ def test_results_of_old_records(name: str) -> None:
         assert ("accrued" in after["objective"]) == ("plain" in before)
         assert after["terminated"] == before.get("reached")
         assert after["decisions"] == before.get("visits", before.get("decisions"))
-        assert set(before) & {"number", "shadow_price", "diverged", "practice_episodes"} <= set(after)
+        assert set(before) & {"number", "diverged"} <= set(after)
+        renamed = {RENAMED[key] for key in set(before) & set(RENAMED)}
+        assert renamed <= set(after)
         if "return_low" in before:
             assert (value, after["low"], after["std"]) == (
                 before["return"],
@@ -153,7 +156,7 @@ def test_old_records_are_those_published(name: str) -> None:
 def test_reports_of_old_records() -> None:
     run = read_record(OLD / "run.json")
     policy = load(OLD / "run.json")["figures"]["tests"]["imagination"]["return"]
-    assert f"a mean discounted return of {policy:.4g}: above random actions" in summary_sentences(run)[0]
+    assert f"a mean discounted return of {short_number(policy)}: above random actions" in summary_sentences(run)[0]
     assert key_figures(run)["policy"] == policy
     before = load(OLD / "control.json")
     control = read_record(OLD / "control.json")

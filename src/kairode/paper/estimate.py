@@ -62,10 +62,10 @@ def _recorded(usual: Any, published: Path) -> float | None:
             return float(made["seconds"])
         if isinstance(usual, Study):
             cells = [(name, cell) for name, row in made["figures"]["cells"].items() for cell in row.values()]
-            return sum(sum(cell["practice_decisions"]) * DECISION[name == ORACLE] for name, cell in cells)
+            return sum(sum(cell["training_decisions"]) * DECISION[name == ORACLE] for name, cell in cells)
         if isinstance(usual, ScheduleStudy):
             points = made["figures"]["points"].values()
-            return sum(sum(point["practice_decisions"]) for point in points) * DECISION[True]
+            return sum(sum(point["training_decisions"]) for point in points) * DECISION[True]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return None

@@ -165,7 +165,7 @@ def run_schedule_study(
     curve = {name: [rounded(point[name], 4) for point in done.curve] for name in ("episodes", "real", "visits")}
     return {
         "points": schedule_points(study, env, score(done.q, Purpose.TEST, study.test_episodes), done),
-        "seconds_of_practice": round(done.seconds, 1),
+        "training_seconds": round(done.seconds, 1),
         "curve": curve,
     }
 
@@ -208,7 +208,7 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
     points = schedule_points(study, env, found)
     for label, prices in zip(study.labels, visit_penalty, strict=True):
-        points[label]["shadow_price"] = rounded(prices)
+        points[label]["visit_penalty"] = rounded(prices)
     return {"points": points}
 
 
@@ -252,8 +252,8 @@ def schedule_points(
         points[label] = rounded(to_result(env.task.spec, mine, accrued=True).figures())
         if done is not None:
             episodes = np.isfinite(done.returns[these, :, 0]).sum(-1)
-            points[label]["practice_episodes"] = episodes.tolist()
+            points[label]["training_episodes"] = episodes.tolist()
             if (episodes < study.episodes).any():  # time limit reached
-                points[label]["practice_wanted"] = study.episodes
-            points[label] |= {"practice_decisions": done.decisions[these], "diverged": done.diverged[these]}
+                points[label]["planned_episodes"] = study.episodes
+            points[label] |= {"training_decisions": done.decisions[these], "diverged": done.diverged[these]}
     return points

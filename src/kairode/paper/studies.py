@@ -118,7 +118,7 @@ def run_study(
     )
     figures: dict[str, Any] = {
         "cells": cells(study, env, test(study, env, batches, done.q, limit), done),
-        "seconds_of_practice": round(done.seconds, 1),
+        "training_seconds": round(done.seconds, 1),
         "curves": curves(study, done),
     }
     if study.ensemble:
@@ -241,9 +241,9 @@ def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> 
         returns = done.returns[these]
         found[model][key(tau)] = {
             **rounded(to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested)).figures()),
-            "practice_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
-            "practice_decisions": done.decisions[these],
-            "practice_return": rounded(np.nanmean(returns[:, -50:, int(spec.discounted_objective)], axis=1)),
+            "training_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
+            "training_decisions": done.decisions[these],
+            "training_return": rounded(np.nanmean(returns[:, -50:, int(spec.discounted_objective)], axis=1)),
             "diverged": done.diverged[these],
         }
     return found

@@ -153,8 +153,8 @@ def print_visits(results: Path) -> None:
         for label, point in points.items():
             returns = [np.array(point[kind]) / 1e7 for kind in ("discounted_accrued_return", "accrued_return")]
             numbers = [f"{mean(values):.4g} ± {std(values):.3g}" for values in returns]
-            planned = point.get("practice_wanted")
-            cut = "" if planned is None else f"{min(point['practice_episodes'])} of {planned}"
+            planned = point.get("planned_episodes")
+            cut = "" if planned is None else f"{min(point['training_episodes'])} of {planned}"
             rows.append([LABELS[name][0], label, *numbers, f"{mean(point['decisions']):.4g}", len(returns[0]), cut])
     caption = "mean ± std over seeds; cut short: training episodes before the time limit, of those planned"
     print_table(Table.of(heads, rows, f"accrued returns, {caption}"))

@@ -43,7 +43,7 @@ def no_better_sentence(record: dict[str, Any]) -> str | None:
         return None
     name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} {with_interval(mine)}, {name} "
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} {with_interval(mine, '95 % CI ')}, {name} "
         f"{with_interval(rival)}. Suggestions: {'; '.join(suggestions(record))}."
     )
 
@@ -162,10 +162,10 @@ def shares(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
     return [f"{100 * result['measures'][name]:.0f} %" for name in measures]
 
 
-def with_interval(result: dict[str, Any]) -> str:
-    """The objective with its 95 % interval."""
+def with_interval(result: dict[str, Any], label: str = "") -> str:
+    """The objective with its 95 % interval, under a label where the context has none."""
     low, high = (short_number(result[name], 3) for name in ("low", "high"))
-    return f"{short_number(objective_of(result))} ({low} to {high})"
+    return f"{short_number(objective_of(result))} ({label}{low} to {high})"
 
 
 def every_interval(interval: float, unit: str) -> str:

@@ -47,8 +47,28 @@ def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def migrate_figures(kind: str, figures: Mapping[str, Any], config: Mapping[str, Any]) -> Figures:
     """Figures of a record of format 0, or a part of them, in format 1."""
+    renamed = _renamed(copy.deepcopy(dict(figures)))
     change = FIGURES.get(kind)
-    return dict(figures) if change is None else change(copy.deepcopy(dict(figures)), dict(config))
+    return renamed if change is None else change(renamed, dict(config))
+
+
+RENAMED = {
+    "practice_episodes": "training_episodes",
+    "practice_decisions": "training_decisions",
+    "practice_return": "training_return",
+    "practice_wanted": "planned_episodes",
+    "seconds_of_practice": "training_seconds",
+    "shadow_price": "visit_penalty",
+}
+"""Figures with another name in format 0."""
+
+
+def _renamed(figures: Any) -> Any:
+    if isinstance(figures, list):
+        return [_renamed(one) for one in figures]
+    if isinstance(figures, dict):
+        return {RENAMED.get(name, name): _renamed(value) for name, value in figures.items()}
+    return figures
 
 
 def migrate_spec(spec: Mapping[str, Any]) -> Figures:

@@ -303,7 +303,7 @@ def chosen_row(
     system: ModelledSystem, policy: QPolicy, schedule: OptimizedSchedule, config: ScheduleConfig
 ) -> dict[str, Any]:
     (figures,) = _tests(system, alone(policy), alone(schedule), config, 1)
-    return {**figures, "shadow_price": float(schedule.visit_penalty)}
+    return {**figures, "visit_penalty": float(schedule.visit_penalty)}
 
 
 def _tests(
