@@ -21,8 +21,10 @@ RESULT = Result(
 
 
 def test_in_words() -> None:
-    said = "discounted return 7.2e8 (95 % CI 7.1e8 to 7.3e8), 100 episodes, 34 % of the time healthy, 100 % terminated"
-    assert str(RESULT) == said
+    assert str(RESULT) == (
+        "discounted return 7.2e8 (95 % CI 7.1e8 to 7.3e8), 200 decisions per episode, 100 episodes, 34 % of the time "
+        "healthy, 100 % terminated"
+    )
 
 
 def test_in_a_record() -> None:

@@ -113,6 +113,8 @@ class Result:
         parts = [f"{self.objective.replace('_', ' ')} {short_number(self.score)}"]
         if self.spread.low is not None and self.spread.high is not None:
             parts[0] += f" (95 % CI {short_number(self.spread.low)} to {short_number(self.spread.high)})"
+        if self.decisions is not None:
+            parts.append(f"{_mean(self.decisions):.4g} decisions per episode")
         parts += [f"{self.episodes} episode{'s' * (self.episodes != 1)}"] if self.episodes is not None else []
         for name, share in self.measures.items():
             parts += [f"{100 * _mean(share):.0f} % of the time {name}"] if share is not None else []

@@ -276,3 +276,7 @@ def test_defaults_depend_on_the_modes() -> None:
 def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(KairodeError, match=said):
         make()
+
+
+def test_the_paper_s_protocol_chooses_the_best_interval() -> None:
+    assert [run_preset(env, paper=True).tolerance for env in ("gridworld", "acrobot", "hiv")] == [0.0] * 3

@@ -161,3 +161,57 @@ def test_the_published_acrobot_ends_where_plain_evaluation_ends_it() -> None:
     passed = env.course(state, action, 0.2 * jnp.arange(1.0, 6.0), key=key)
     wanted = [env.transition(state, action, jnp.asarray(0.2 * i), key=key) for i in range(1, 6)]
     np.testing.assert_allclose(passed, np.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+class VectorReward(LevelTask):
+    """A forgotten [0]."""
+
+    def reward(self, obs, action, next_obs, tau):
+        return next_obs * tau
+
+
+class Branching(Infusion):
+    """Python's if on a traced value."""
+
+    def transition(self, state, action, tau, *, key):
+        return state + tau if action > 0 else state
+
+
+class OtherState(Infusion):
+    def transition(self, state, action, tau, *, key):
+        return {"c": state}
+
+
+class Scalar(Infusion):
+    def observe(self, state):
+        return state[0]
+
+
+class Late(Infusion):
+    def interval(self, state, action, *, key):
+        return jnp.array(30.0)
+
+
+class Rewarded(Infusion):
+    @property
+    def task(self):
+        return VectorReward(super().task.spec)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (Rewarded(), r"VectorReward\.reward must return a scalar, got float32\[1\]"),
+        (Branching(), r"Branching\.transition cannot be compiled by JAX: use jnp\.where"),
+        (
+            OtherState(),
+            r"OtherState\.transition must return a state like that of reset, float32\[1\], got \{c: float32",
+        ),
+        (Scalar(), r"Scalar\.observe must return an array of shape \(1,\), got float32\[\]"),
+        (Late(), r"returned an interval outside its range, 2 to 12 .*: episode 0, decision 0, .*interval 30"),
+    ],
+)
+def test_what_a_method_returns_is_checked(env, said: str) -> None:
+    with pytest.raises(KairodeError, match=said):
+        kairode.collect(env, episodes=2)
+    assert kairode.collect(Infusion(), episodes=2).decisions > 0

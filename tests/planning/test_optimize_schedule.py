@@ -41,7 +41,7 @@ from kairode.planning.optimize_schedule import (
     sweep_penalties,
     trial_env,
 )
-from kairode.planning.optimized_schedule import OptimizedSchedule, later_visits
+from kairode.planning.optimized_schedule import Earned, OptimizedSchedule, later_visits
 from kairode.seeds import Purpose, derive
 
 KEY = jax.random.key(0)
@@ -523,6 +523,20 @@ def test_of_equal_candidates_the_longest() -> None:
         assert still_choice(EXACT, tolerance=tolerance) == 10
     assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 3.0, 4.0)) == 4
     assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 8.0), continuous=True) == pytest.approx(8.0, abs=1e-3)
+
+
+def test_without_a_tolerance_only_exactly_equal_candidates_tie() -> None:
+    """And a candidate after the one at which all models predict termination saves no decision."""
+    schedule = chosen(Still(), Level((), (), EXACT), taus=(1.0, 2.0, 3.0, 4.0))
+    alive, goal = jnp.zeros((2, 4), bool), jnp.array([[False, True, True, True]] * 2)
+
+    def pick(worths: list[float], ended: Any) -> int:
+        worth = jnp.array(worths)
+        return int(schedule.pick(worth, Earned(worth[None], worth[None], ended), worth.max()))
+
+    assert pick([2.0, 2.0, 2.0, 1.0], alive) == 2
+    assert pick([2.0, 2.0 - 1e-6, 1.0, 1.0], alive) == 0
+    assert pick([2.0, 2.0, 2.0, 2.0], goal) == 1
 
 
 def test_a_loss_within_the_tolerance_is_taken_and_no_larger_one() -> None:

@@ -97,11 +97,13 @@ def chosen(mean: float, decisions: float, price: float = 0.0) -> dict[str, Any]:
 def test_what_chosen_times_gain() -> None:
     spec = kairode.make("gridworld").task.spec
     assert schedule_sentence(chosen(-30.6, 40.0), spec) == (
-        "Choosing decision times gained nothing here: 40 decisions in 40 seconds, return accrued every second -30.6 "
+        "Choosing decision times gained nothing here (a second policy, learned for them): 40 decisions in 40 seconds, "
+        "return accrued every second -30.6 "
         "(every second -30.2 with 40 decisions)."
     )
     assert schedule_sentence(chosen(-30.3, 9.0, 0.5), spec) == (
-        "Model-chosen decision times: 9 decisions at a price of 0.5 each in 40 seconds, return accrued every second "
+        "Model-chosen decision times (a second policy, learned for them): 9 decisions at a price of 0.5 each in 40 "
+        "seconds, return accrued every second "
         "-30.3 (every second -30.2 with 40 decisions; best fixed interval with as few decisions -30.4, every 7 "
         "seconds). Gained: 31 fewer decisions at the return of the best fixed interval."
     )
@@ -113,7 +115,8 @@ def test_the_published_run_says_what_it_did() -> None:
     new = read_record(ROOT / "results" / "run-hiv.json")
     assert summary_sentences(new)[1:] == [
         "The patient is healthy 40 % of the time (random actions 0 %, constant RTI+PI 0 %).",
-        "Model-chosen visit times (models of 50 real episodes): 223 visits in 1000 days, daily-accrued return 8.31e9 "
+        "Model-chosen visit times (a second policy, learned for them; models of 50 real episodes): 223 visits in "
+        "1000 days, daily-accrued return 8.31e9 "
         "(every day 7.52e9 with 1000 visits; best fixed interval with as few visits 4.38e9, every 5 days). Gained: a "
         "higher return than any fixed interval.",
     ]

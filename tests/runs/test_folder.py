@@ -232,16 +232,18 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 def test_the_manifest_has_the_digests_of_what_a_run_wrote(place: Path) -> None:
     with RunFolder.open(place, "run", Config()) as folder:
         (place / "inner").mkdir()
-        (place / "inner" / "weights.bin").write_bytes(b"weights")
+        (place / "inner" / "weights.safetensors").write_bytes(b"weights")
+        for name in ("report.html", "learning.svg", "out.log", "gait.json"):  # may change after the run
+            (place / name).write_text("old")
         folder.finish({"figures": {}})
     found = RunFolder(place).check().manifest.artefacts
-    assert found["inner/weights.bin"] == hashlib.sha256(b"weights").hexdigest()
-    assert set(found) == {"inner/weights.bin", "record.json"}
-    (place / "inner" / "weights.bin").write_bytes(b"Weights")
-    with pytest.raises(KairodeError, match=r"weights\.bin was changed after the run .*run its command again"):
+    assert found["inner/weights.safetensors"] == hashlib.sha256(b"weights").hexdigest()
+    assert set(found) == {"inner/weights.safetensors", "record.json"}
+    (place / "inner" / "weights.safetensors").write_bytes(b"Weights")
+    with pytest.raises(KairodeError, match=r"weights\.safetensors was changed after the run .*run its command again"):
         RunFolder(place).check()
-    (place / "inner" / "weights.bin").unlink()
-    with pytest.raises(KairodeError, match=r"weights\.bin is missing"):
+    (place / "inner" / "weights.safetensors").unlink()
+    with pytest.raises(KairodeError, match=r"weights\.safetensors is missing"):
         RunFolder(place).check()
 
 

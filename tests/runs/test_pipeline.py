@@ -1,8 +1,10 @@
 """The main job: what it leaves, what it refuses; and learning a policy."""
 
+import dataclasses
 import json
 import re
 import shutil
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -16,8 +18,10 @@ from kairode.algorithms.learn import learn_policy
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
 from kairode.config.models import ModelConfig
+from kairode.config.presets import run_preset
 from kairode.data.describe import spec_to_dict
 from kairode.data.rollout import episode_keys
+from kairode.errors import KairodeError
 from kairode.models.zoo import build
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence
@@ -26,6 +30,7 @@ from kairode.runs import labels
 from kairode.runs.findings import evaluate_on_system
 from kairode.runs.labels import best_constant
 from kairode.runs.migrate import migrate_config
+from kairode.runs.pipeline import run_pipeline
 from kairode.seeds import Purpose, derive
 from kairode.trees import alone
 
@@ -236,3 +241,12 @@ def test_the_checkpoint_of_another_training_is_refused(tmp_path):
         kairode.learn(None, env, schedule=5, **small)
     with pytest.raises(kairode.KairodeError, match="at least 1"):
         kairode.learn(None, env, **{**small, "episodes": 0})
+
+
+def test_a_run_refuses_learning_options_that_dyna_rounds_do_not_have(tmp_path: Path) -> None:
+    run = run_preset("hiv")
+    for name in ("rollout_length", "obs_margin"):
+        config = dataclasses.replace(run, learn=dataclasses.replace(run.learn, **{name: None}))
+        with pytest.raises(KairodeError, match=f"--learn.{name.replace('_', '-')} None works without Dyna rounds only"):
+            run_pipeline(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

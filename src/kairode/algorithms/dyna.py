@@ -40,6 +40,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
+from kairode.training.evaluate_model import IntervalCheck, compare_intervals
 from kairode.training.loop import train
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
@@ -77,6 +78,8 @@ class DynaResult(NamedTuple):
     rounds: list[dict[str, Any]]
     """Figures of each round, starting with the initial fit."""
     state: DynaState
+    intervals: IntervalCheck | None
+    """Intervals sampled from the first model's timer compared with the data's; None without a timer."""
     seconds: float
     """Including earlier processes."""
 
@@ -141,7 +144,8 @@ def run_rounds(
                 raise session.stop(f"after round {number}")
     assert state is not None
     policy = QPolicy(state.network, IdentityEncoder(), env.task.spec, config.dqn.final_epsilon, config.dqn.reward_scale)
-    return DynaResult(policy, state.members, state.data, figures, state, session.seconds)
+    intervals = compare_intervals(state.members[0], state.data)
+    return DynaResult(policy, state.members, state.data, figures, state, intervals, session.seconds)
 
 
 def _earlier(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from kairode.models.ode import parse_solver
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
-from kairode.training.evaluate_model import FAR, check_solver, evaluate_model
+from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
 
@@ -82,6 +83,14 @@ def fit(
     config = dataclasses.replace(config, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
     result = fit_models(config, data, valid, folder=place, callback=callback)
+    check = compare_intervals(result.models[0], valid)
+    if check is not None and check.far:
+        warnings.warn(
+            f"the timer's intervals (mean {check.drawn_mean:.3g} {valid.spec.time_unit}s) differ from the validation "
+            f"data's (mean {check.mean:.3g}), so a policy learned in imagination is trained on other intervals than "
+            "the system's: fit longer (iterations=..), or increase the timer's weight (weights={'timer': 0.1}).",
+            stacklevel=2,
+        )
     if place is not None:
         save_models(place, config.model, config.sizes, result.models)
     return result.models if seeds is not None else result.models[0]
@@ -186,11 +195,7 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
     errors = [found.error for found in evaluations]
     names = [v.name for v in test.spec.observations]
     hits = [found.timer_hits for found in evaluations if found.timer_hits is not None]
-    intervals = [
-        {**dataclasses.asdict(check), "far": check.far, "threshold": FAR}
-        for check in (found.intervals for found in evaluations)
-        if check is not None
-    ]
+    intervals = [found.intervals.figures() for found in evaluations if found.intervals is not None]
     return {
         "test_error": errors,
         "mean": mean(errors),

@@ -17,9 +17,11 @@ from kairode.planning.optimize_schedule import schedule_for_learning
 STAGE = "learning decision times"
 
 
-def schedule_learn_config(env: str, episodes: int | None, latent_policy: bool) -> LearnConfig:
-    """Settings of a policy that is learned together with its schedule."""
-    config = learn_preset(env, rollouts=not latent_policy)
+def schedule_learn_config(
+    env: str, episodes: int | None, latent_policy: bool, learn: LearnConfig | None = None
+) -> LearnConfig:
+    """Settings of a policy that is learned together with its schedule; `learn` replaces the environment's preset."""
+    config = learn_preset(env, rollouts=not latent_policy) if learn is None else learn
     scale = ACCRUED_DQN[env].reward_scale if env in ACCRUED_DQN else config.dqn.reward_scale
     dqn = dataclasses.replace(config.dqn, cooldown=0.3, reward_scale=scale)
     return dataclasses.replace(config, dqn=dqn, episodes=config.episodes if episodes is None else episodes)

@@ -28,6 +28,7 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
 def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
     from kairode.report.progress import display
+    from kairode.report.summary import dyna_warnings
     from kairode.result import Result
     from kairode.runs.dyna import run_dyna
 
@@ -35,5 +36,7 @@ def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
     with display(quiet) as show:
         record = run_dyna(config, folder, show)
     if not quiet:
+        for sentence in dyna_warnings(record):
+            print(sentence)
         test, rounds = Result.from_figures(record["figures"]["test"]), record["figures"]["rounds"]
         print(f"Policy after {rounds[-1]['real_episodes']} real episodes: {test}. Policy and record: {folder}.")

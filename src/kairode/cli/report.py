@@ -55,7 +55,7 @@ def report_command(
             print(f"Report: {write_run_page(folder)}")
         elif not folder.is_dir():
             raise KairodeError(f"{folder} does not exist: give a folder of `kairode run`, or results/ in a clone.")
-        elif any(folder.rglob("config.json")):
+        elif any(folder.rglob("manifest.json")) or any(folder.rglob("config.json")):
             raise KairodeError(f"{folder} holds no finished run: run its command again to resume.")
         elif page is not None:
             print(f"Report of all results: {write_results_page(page, folder)}")

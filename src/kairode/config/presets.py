@@ -184,6 +184,7 @@ def _paper_run(config: RunConfig) -> RunConfig:
         fit_iterations=fit_preset(config.env).training.iterations,
         ensemble_size=1,
         learn=learn,
+        tolerance=0.0,
         model_free_episodes=real,
         setting="paper",
         paper=True,
@@ -222,7 +223,7 @@ def dyna_of_run(run: RunConfig) -> DynaConfig:
         ensemble_size=run.ensemble_size,
         fit_iterations=run.fit_iterations,
         imagined_episodes=run.learn.episodes,
-        rollout_length=run.learn.rollout_length or DynaConfig.rollout_length,
+        rollout_length=run.learn.rollout_length or DynaConfig.rollout_length,  # None in the oldest run folders
         obs_margin=DynaConfig.obs_margin if run.learn.obs_margin is None else run.learn.obs_margin,
         sample_intervals=run.learn.sample_intervals,
         dqn=run.learn.dqn,

@@ -13,9 +13,10 @@ from kairode.data.policy import Policy, as_policy
 from kairode.data.rollout import Rollout, episode_keys, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.batching import cores, max_batch
+from kairode.envs.consistency import check_outputs
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.host import HostEnvironment
-from kairode.envs.schedule import Schedule, as_schedule
+from kairode.envs.schedule import Own, Schedule, as_schedule
 from kairode.errors import KairodeError
 
 
@@ -46,6 +47,8 @@ def collect(
     if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**32):
         raise KairodeError(f"seed must be an integer between 0 and 2^32 - 1, got {seed}.")
     episodes, seed, spec = int(episodes), int(seed), env.task.spec
+    if isinstance(env, Environment):
+        check_outputs(env)
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     chooser = timing.track(chooser)
     callback = progress or (lambda ended: None)
@@ -59,7 +62,7 @@ def collect(
             "the policy or schedule cannot be compiled by JAX: use jnp.where instead of if, and jax.numpy "
             "instead of NumPy."
         ) from error
-    _check(trajectory)
+    _check(trajectory, own=isinstance(timing, Own))
     return trajectory
 
 
@@ -108,19 +111,24 @@ def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, 
         yield from pool.map(part, range(batch_size, episodes, batch_size))
 
 
-def _check(trajectory: Trajectory) -> None:
+def _check(trajectory: Trajectory, own: bool) -> None:
     """Check what compiled code cannot: actions outside their space, non-finite values, endless episodes."""
     spec, mask, actions = trajectory.spec, trajectory.mask, np.asarray(trajectory.action)
     if isinstance(spec.actions, Discrete):
         wrong = (actions < 0) | (actions >= spec.actions.n)
     else:
         wrong = ~np.all(spec.actions.contain(actions), axis=-1)
-    tau = trajectory.interval
+    tau, (low, high) = trajectory.interval, (spec.intervals.low, spec.intervals.high)
     for bad, what in (
         (wrong, f"the policy chose an action outside those of '{spec.name}'"),
         (
             ~np.isfinite(tau) | (tau <= 0),
             f"the schedule of '{spec.name}' returned an interval that is not positive and finite",
+        ),
+        (
+            own & ((tau < low - 1e-5 * high) | (tau > high * (1 + 1e-5))),
+            f"the own schedule of '{spec.name}' returned an interval outside its range, {low:g} to {high:g} (intervals "
+            "of its Spec)",
         ),
         (~np.isfinite(trajectory.observation[:, 1:]).all(-1), f"'{spec.name}' returned a value that is not finite"),
     ):

@@ -1,4 +1,4 @@
-"""Consistency of the states between decisions with an environment's transitions.
+"""Checks of an environment: what its methods return, and whether states between decisions agree with its transitions.
 
 Accrued rewards and schedules chosen by the true dynamics follow an interval step by step. That is the same system only
 if two intervals of tau under one action equal one of 2 tau: a pill that `transition` gives at the start of every
@@ -6,6 +6,7 @@ interval would be given again at every step.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,54 @@ TOLERANCE = 0.02
 """Relative to a variable's change: integration with other substeps differs by less, a second dose by much more."""
 ERRORS = 6.0
 """Standard errors by which two means may differ."""
+
+
+def check_outputs(env: Environment) -> None:
+    """Raise if a method of the environment or its task returns another shape than it should; nothing is computed."""
+    try:
+        _outputs_once(env)
+    except TypeError:  # a field with an array is not hashable
+        _outputs(env)
+
+
+def _outputs(env: Environment) -> None:
+    spec, key = env.task.spec, jax.eval_shape(lambda: jax.random.key(0))
+    obs, time = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((len(spec.observations),), ()))
+    discrete = isinstance(spec.actions, Discrete)
+    action = jax.ShapeDtypeStruct(() if discrete else (spec.actions.n,), jnp.int32 if discrete else jnp.float32)
+
+    def shaped(owner: Any, method: str, wanted: tuple[int, ...] | None, *args: Any, **keys: Any) -> Any:
+        name = f"{type(owner).__name__}.{method}"
+        try:
+            found = jax.eval_shape(getattr(owner, method), *args, **keys)
+        except jax.errors.JAXTypeError as error:
+            raise KairodeError(
+                f"{name} cannot be compiled by JAX: use jnp.where instead of if, and jax.numpy instead of NumPy."
+            ) from error
+        if wanted is not None and getattr(found, "shape", None) != wanted:
+            what = f"an array of shape {wanted}" if wanted else "a scalar"
+            raise KairodeError(f"{name} must return {what}, got {_described(found)}.")
+        return found
+
+    state = shaped(env, "reset", None, key=key)
+    shaped(env, "observe", obs.shape, state)
+    shaped(env, "interval", (), state, action, key=key)
+    after = shaped(env, "transition", None, state, action, time, key=key)
+    if jax.tree.map(_described, after) != jax.tree.map(_described, state):
+        raise KairodeError(
+            f"{type(env).__name__}.transition must return a state like that of reset, {_described(state)}, got "
+            f"{_described(after)}."
+        )
+    shaped(env.task, "reward", (), obs, action, obs, time)
+    shaped(env.task, "terminal", (), obs)
+
+
+def _described(found: Any) -> str:
+    """Shapes of arrays as text: float32[3]."""
+    return str(jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", found)).replace("'", "")
+
+
+_outputs_once = functools.lru_cache(maxsize=256)(_outputs)
 
 
 def check_course(env: Environment) -> None:

@@ -211,6 +211,13 @@ def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool 
                 f"no interval of '{spec.name}' is a multiple of its finest time step, {spec.finest:g} "
                 f"{spec.time_unit}s: use continuous=True."
             )
+        if spec.finest * first > own.low * (1 + 1e-6):
+            warnings.warn(
+                f"intervals of '{spec.name}' are chosen among multiples of its finest time step, {spec.finest:g} "
+                f"{spec.time_unit}s, so the shortest is {spec.finest * first:g}, not {own.low:g}: set step of its "
+                "Intervals or tick of its Spec, pass taus=.., or use continuous=True.",
+                stacklevel=3,
+            )
         return tuple(round(spec.finest * k, 9) for k in range(first, last + 1))
     check_intervals(list(taus), spec)
     found = tuple(float(tau) for tau in taus)

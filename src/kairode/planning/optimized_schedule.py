@@ -90,9 +90,8 @@ class OptimizedSchedule(Schedule):
         return jnp.asarray(self.taus, proposed.dtype)[self.pick(worths, earned, worths.max())]
 
     def pick(self, worths: Float[Array, " k"], earned: Earned, best: Float[Array, ""]) -> Int[Array, ""]:
-        if not self.tolerance:
-            return jnp.argmax(worths)
-        good = worths >= best - slack(earned.size.mean(0), best, self.tolerance)
+        """The longest interval within the tolerance of the best one; the longest of the best for a tolerance of 0."""
+        good = worths >= best - (slack(earned.size.mean(0), best, self.tolerance) if self.tolerance else 0.0)
         # Once all models predict termination, waiting longer saves no decision, and costs more if they are wrong.
         good &= ~jnp.concatenate([jnp.zeros(1, bool), earned.ended.all(0)[:-1]])
         return jnp.where(good.any(), jnp.max(jnp.where(good, jnp.arange(len(worths)), 0)), jnp.argmax(worths))

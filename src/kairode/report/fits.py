@@ -3,6 +3,7 @@
 from typing import Any
 
 from kairode.envs.core import Spec
+from kairode.report.summary import interval_warning
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
 
@@ -66,13 +67,8 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
         f"{true_mean:.4g} in the test data  ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
         f"{likely:.2g} most likely)."
     )
-    if not any(check["far"] for check in checks):
-        return found
-    return (
-        f"{found}\nWarning: the sampled intervals differ from the test data's (distance above "
-        f"{checks[0]['threshold']:g} beyond chance), so a policy learned in imagination is trained on other "
-        "intervals than the system's: fit longer, or increase the timer's weight (--weights.timer)."
-    )
+    warning = interval_warning(checks)
+    return f"{found}\n{warning}" if warning else found
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:

@@ -14,6 +14,7 @@ from kairode.envs.core import Spec
 from kairode.envs.locomotion import ROBOTS
 from kairode.errors import KairodeError
 from kairode.report.figures import panel
+from kairode.report.summary import no_better, scale_suggestion
 from kairode.report.table import Table, print_table
 from kairode.result import objective_of
 from kairode.runs.record import read_record
@@ -24,15 +25,20 @@ LEAST = 5
 
 
 def control_table(record: dict[str, Any], time: str = "time", caption: str = "") -> Table:
-    """Test results of a run: each seed's policy, its actor without planning, and random actions."""
+    """Test results of a run: each seed's policy, its actor without planning, random and constant actions."""
     figures, first = record["figures"], record["config"]["seed"]
     tests = {f"seed {first + i}": test for i, test in enumerate(figures["tests"])}
     tests |= {f"seed {first + i}, no planning": test for i, test in enumerate(figures.get("actors", ()))}
     rows = []
-    for name, test in {**tests, "random actions": figures["random"]}.items():
+    for name, test in {**tests, **simple_policies(record)}.items():
         interval, spent = f"{test['low']:.4g} to {test['high']:.4g}", f"{test['time']:,.6g}"
         rows.append([name, f"{objective_of(test):.4g}", interval, f"{test['decisions']:,.4g}", spent])
     return Table.of(["policy", "return", "95 %", "decisions", time], rows, caption)
+
+
+def simple_policies(record: dict[str, Any]) -> dict[str, Any]:
+    """Tests of random actions and, except in older records, of constant ones."""
+    return {"random actions": record["figures"]["random"], **record["figures"].get("constant", {})}
 
 
 def mean_and_std(record: dict[str, Any]) -> tuple[float, float]:
@@ -41,13 +47,26 @@ def mean_and_std(record: dict[str, Any]) -> tuple[float, float]:
 
 
 def print_control(record: dict[str, Any], spec: Spec) -> None:
+    if warning := mpc_warning(record):
+        print(warning)
     print_table(control_table(record, f"{spec.time_unit}s"))
     print(mpc_sentence(record))
 
 
+def mpc_warning(record: dict[str, Any]) -> str | None:
+    """A warning with suggestions if no seed is better than random and constant actions; otherwise None."""
+    config, best = record["config"], max(record["figures"]["tests"], key=objective_of)
+    suggested = [f"more decisions (--decisions {2 * config['decisions']})"]
+    if config["agent"]["kind"] == "ddpg":
+        suggested.append("another learner (--agent.kind sac)")
+    suggested += scale_suggestion(record["figures"]["random"], config["agent"]["reward_scale"], "--agent.reward-scale")
+    return no_better(best, simple_policies(record), suggested)
+
+
 def mpc_sentence(record: dict[str, Any]) -> str:
     figures, config = record["figures"], record["config"]
-    chance, count, (middle, _) = figures["random"], len(figures["tests"]), mean_and_std(record)
+    count, (middle, _) = len(figures["tests"]), mean_and_std(record)
+    name, chance = max(simple_policies(record).items(), key=lambda item: float(objective_of(item[1])))
     how = f"{config['agent']['kind'].upper()} alone"
     if (model := config["model"]) != MODEL_FREE:
         how = f"planning with {'an' if model[0] in 'aeio' or model.startswith('rnn') else 'a'} {model} model"
@@ -62,7 +81,7 @@ def mpc_sentence(record: dict[str, Any]) -> str:
     added = f" The actor{'s' * (count > 1)} without planning: {mean(alone):.4g}." if alone else ""
     return (
         f"After {config['decisions']:,} decisions {how} has a mean return of {middle:.4g} on "
-        f"'{config['env']}'; {verdict} random actions ({objective_of(chance):.4g}).{added}"
+        f"'{config['env']}'; {verdict} {name} ({objective_of(chance):.4g}).{added}"
     )
 
 

@@ -9,7 +9,7 @@ from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
-from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence
+from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence, mpc_warning
 from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     compare_with_fixed,
@@ -66,7 +66,7 @@ def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
     words = "Return of the training episodes by decisions: mean and standard deviation over the seeds."
     drawn = mpc_learning_figure({f"{config['env']}, {config['model']}": record})
     parts = [
-        page.paragraph(mpc_sentence(record), "lead"),
+        *(page.paragraph(text, "lead") for text in (mpc_warning(record), mpc_sentence(record)) if text),
         page.facts(facts),
         page.section("Evaluation", to_html(control_table(record, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),

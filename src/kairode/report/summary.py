@@ -21,7 +21,8 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
     """A warning if the policy is no better than simple ones; its return, its measures, the gain of chosen times."""
     figures = record["figures"]
     tests = figures["tests"]
-    sentences = [*filter(None, [no_better_sentence(record)]), policy_sentence(record)]
+    warnings = [no_better_sentence(record), interval_warning(figures.get("intervals"))]
+    sentences = [*filter(None, warnings), policy_sentence(record)]
     spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
         mine, chance, always = (shares(test, [name])[0] for test in (tests["imagination"], tests["random"], constant))
@@ -37,14 +38,44 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
 def no_better_sentence(record: dict[str, Any]) -> str | None:
     """A warning with suggestions if the policy is not better than random and constant actions; otherwise None."""
     tests = record["figures"]["tests"]
-    mine, others = tests["imagination"], [tests["random"], tests[best_constant(tests)]]
-    rival = max(others, key=lambda test: float(objective_of(test)))
+    rivals = {"random actions": tests["random"], (constant := best_constant(tests)): tests[constant]}
+    return no_better(tests["imagination"], rivals, suggestions(record), kind_of_return(spec_of(record)))
+
+
+def no_better(
+    mine: dict[str, Any], rivals: dict[str, dict[str, Any]], suggested: list[str], kind: str = "return"
+) -> str | None:
+    """A warning with suggestions if a result is not clearly better than the best of its rivals; otherwise None."""
+    name, rival = max(rivals.items(), key=lambda item: float(objective_of(item[1])))
     if mine["low"] > rival["high"]:
         return None
-    name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} {with_interval(mine, '95 % CI ')}, {name} "
-        f"{with_interval(rival)}. Suggestions: {'; '.join(suggestions(record))}."
+        f"The learned policy is no better than {name}: {kind} {with_interval(mine, '95 % CI ')}, {name} "
+        f"{with_interval(rival)}. Suggestions: {'; '.join(suggested)}."
+    )
+
+
+def dyna_warnings(record: dict[str, Any]) -> list[str]:
+    """Warnings about a run of `kairode dyna`; those of older versions were not compared with simple policies."""
+    figures = record["figures"]
+    failed = None
+    if tests := figures.get("tests"):
+        rivals = {"random actions": tests["random"], (constant := best_constant(tests)): tests[constant]}
+        kind = tests["random"]["objective"].replace("_", " ")
+        failed = no_better(tests["imagination"], rivals, dyna_suggestions(record), kind)
+    return [*filter(None, [failed, interval_warning(figures.get("intervals"))])]
+
+
+def interval_warning(checks: list[dict[str, Any]] | None) -> str | None:
+    """A warning if the intervals sampled from the models' timers differ from the data's (`IntervalCheck`)."""
+    far = [check for check in checks or () if check["far"]]
+    if not far:
+        return None
+    return (
+        f"Warning: the intervals that the models sample (mean {short_number(far[0]['drawn_mean'], 3)}) differ from the "
+        f"data's (mean {short_number(far[0]['mean'], 3)}; distance above {far[0]['threshold']:g} beyond chance), so a "
+        "policy learned in imagination is trained on other intervals than the system's: fit longer, or increase the "
+        "timer's weight (`kairode fit --weights.timer`)."
     )
 
 
@@ -61,20 +92,34 @@ def suggestions(record: dict[str, Any]) -> list[str]:
         found.append(f"more models (--ensemble-size {ENOUGH_MODELS})")
     if not (config["latent_policy"] or config["rounds"]):
         found.append("a policy conditioned on the latent state, for partially observed systems (--latent-policy)")
-    size = abs(objective_of(test)) / max(test["decisions"], 1) * config["learn"]["dqn"]["reward_scale"]
-    if not 0.01 <= size <= 100:
-        found.append(
-            f"another reward scale (--learn.dqn.reward-scale; scaled rewards are about {size:.1g}, learning works "
-            "best near 1)"
-        )
-    return found
+    return found + scale_suggestion(test, config["learn"]["dqn"]["reward_scale"], "--learn.dqn.reward-scale")
+
+
+def dyna_suggestions(record: dict[str, Any]) -> list[str]:
+    """The same for `kairode dyna`."""
+    config, test = record["config"], record["figures"]["tests"]["random"]
+    found = [
+        f"more real episodes (--initial-episodes {2 * config['initial_episodes']})",
+        f"more rounds (--rounds {2 * config['rounds'] or 5})",
+        f"more imagined episodes (--imagined-episodes {2 * config['imagined_episodes']})",
+    ]
+    return found + scale_suggestion(test, config["dqn"]["reward_scale"], "--dqn.reward-scale")
+
+
+def scale_suggestion(test: dict[str, Any], scale: float, option: str) -> list[str]:
+    size = abs(objective_of(test)) / max(test["decisions"], 1) * scale
+    if 0.01 <= size <= 100:
+        return []
+    return [f"another reward scale ({option}; scaled rewards are about {size:.1g}, learning works best near 1)"]
 
 
 def policy_sentence(record: dict[str, Any]) -> str:
     figures, spec = record["figures"], spec_of(record)
     tests, real = figures["tests"], figures["real_episodes"]
     mine, constant = tests["imagination"], best_constant(tests)
-    rivals = {"random actions": tests["random"], f"the best constant policy, {constant}": tests[constant]}
+    same = len({objective_of(test) for test in of_kind(tests, "constant").values()}) == 1
+    always = "every constant policy" if same else f"the best constant policy, {constant}"
+    rivals = {"random actions": tests["random"], always: tests[constant]}
     if "model-free" in tests:
         rivals[f"the model-free policy of {real['model-free']:,} real episodes"] = tests["model-free"]
     parts = []
@@ -94,7 +139,8 @@ def schedule_sentence(found: dict[str, Any], spec: Spec) -> str:
     """Results of the schedule chosen at the lowest price compared with fixed intervals, and its gains."""
     mine, best, rarer = compare_with_fixed(found)
     many = f"{spec.decision_name}s"
-    known = f" (models of {found['real_episodes']:,} real episodes)" if "real_episodes" in found else ""
+    models = f"; models of {found['real_episodes']:,} real episodes" if "real_episodes" in found else ""
+    known = f" (a second policy, learned for them{models})"
     price = f" at a price of {mine['price']:g} each" if mine["price"] else ""
     rivals = [
         f"{every_interval(best['interval'], spec.time_unit)} {compact_number(objective_of(best))} "

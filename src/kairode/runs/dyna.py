@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from kairode.agents.evaluate import evaluate
 from kairode.agents.policy_files import save_policy
 from kairode.algorithms.dyna import OPEN, run_rounds
-from kairode.callbacks import Callback, Progress, no_callback
+from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import DynaConfig
 from kairode.config.commands import command_of
 from kairode.envs import make
+from kairode.runs.findings import evaluate_on_system
 from kairode.runs.folder import RunFolder
 from kairode.runs.migrate import migrate_figures
 from kairode.runs.record import make_record
@@ -25,7 +25,8 @@ def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -
             return folder.record or {}
         result = run_rounds(config, env, folder=path, callback=callback)
         save_policy(path, result.policy, {"setting": config.setting, "fields": config.env_fields})
-        callback(Progress("evaluating on 100 episodes"))
-        figures = {"rounds": result.rounds, "test": evaluate(env, result.policy, episodes=100).figures()}
+        tests = evaluate_on_system(env, {"imagination": result.policy}, None, callback=callback)
+        intervals = None if result.intervals is None else [result.intervals.figures()]
+        figures = {"rounds": result.rounds, "test": tests["imagination"], "tests": tests, "intervals": intervals}
         figures = migrate_figures(KIND, figures, {"env": config.env})  # may have been started by an older version
         return folder.finish(make_record(KIND, config, figures, command=command, seconds=result.seconds))

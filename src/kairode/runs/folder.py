@@ -32,8 +32,10 @@ T = TypeVar("T")
 MANIFEST, RECORD, OLD_CONFIG = "manifest.json", "record.json", "config.json"
 _OWN = {MANIFEST, LOCK, OWNER, OLD_CONFIG, "system.json", "log.txt"}
 """Files that do not count as results."""
-_LATER = {"schedule"}
-"""Subfolders that later commands write to."""
+_DIGESTED = {".safetensors", ".parquet", ".json"}
+"""Kinds of files with a digest in the manifest: not pages, figures and logs."""
+_LATER = {"schedule", "gait.json"}
+"""Folders and files that are written after a run is finished."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _results(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         here = Path(place)
         folders[:] = sorted(name for name in folders if name not in _LATER and not (here / name / LOCK).exists())
-        yield from (here / name for name in sorted(files) if name not in _OWN and not Path(name).match(PARTS))
+        yield from (here / name for name in sorted(set(files) - _OWN - _LATER) if Path(name).suffix in _DIGESTED)
 
 
 def _digest(path: Path) -> str:

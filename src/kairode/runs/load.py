@@ -6,7 +6,7 @@ from typing import Any
 
 from kairode.agents.policy_files import describe_policy
 from kairode.algorithms.dyna import DynaState, read_state
-from kairode.config.algorithms import DynaConfig
+from kairode.config.algorithms import DynaConfig, LearnConfig
 from kairode.config.presets import dyna_of_run
 from kairode.config.run import RunConfig
 from kairode.data import Trajectory, read
@@ -37,6 +37,8 @@ class ModelledSystem:
     """True if the run's policies are conditioned on the latent state of the first model."""
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Environment of a policy: env, setting, fields, schedule."""
+    learn: LearnConfig | None = None
+    """How policies are learned, if not by the environment's preset: the paper's protocol."""
     dyna: tuple[DynaConfig, DynaState] | None = None
     """The Dyna rounds of the models, if any."""
 
@@ -62,7 +64,9 @@ def read_run(folder: Path) -> ModelledSystem:
     }
     if (folder / "fit").is_dir():
         data = read(folder / "experience.parquet")
-        return ModelledSystem(folder, env, load_models(folder / "fit"), data, **common)
+        run = RunFolder(folder, "run").config(RunConfig) if RunFolder(folder).exists else None
+        learn = run.learn if run is not None and run.paper else None
+        return ModelledSystem(folder, env, load_models(folder / "fit"), data, **common, learn=learn)
     inside = folder / DYNA
     if inside.is_dir() and not RunFolder(inside).exists:  # older versions used a nested run folder
         config = dyna_of_run(RunFolder(folder, "run").config(RunConfig))

@@ -13,7 +13,7 @@ from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import MPCConfig
 from kairode.config.commands import command_of
-from kairode.data.policy import Policy
+from kairode.data.policy import Constant, Policy
 from kairode.envs import HostEnvironment, make
 from kairode.errors import KairodeError
 from kairode.planning.mpc import LearnedDynamics, Planner
@@ -64,11 +64,18 @@ def _figures(
         "tests": tested(policies),
         "actors": tested([policy.without_planning() for policy in policies if isinstance(policy, Planner)]),
         "random": evaluate(env, None, episodes=100).figures(),
+        "constant": {name: tested([Constant(action)])[0] for name, action in constant_controls(env).items()},
         "curve": curve(config, training.episodes),
         "fits": training.fits,
         "skipped": np.asarray(training.loop.learner.skipped).tolist(),
         "spent": {name: round(seconds, 1) for name, seconds in training.loop.spent.items()},
     }
+
+
+def constant_controls(env: Any) -> dict[str, np.ndarray]:
+    """Simple policies to compare with: every control at its lowest, middle or highest value."""
+    low, high = (np.asarray(end, np.float32) for end in (env.task.spec.actions.low, env.task.spec.actions.high))
+    return {"lowest controls": low, "middle controls": (low + high) / 2, "highest controls": high}
 
 
 def is_mpc_run(folder: str | Path) -> bool:

@@ -28,6 +28,7 @@ from kairode.envs import make
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
+from kairode.errors import KairodeError
 from kairode.runs.course import course
 from kairode.runs.findings import evaluate_on_system, example_courses, policy_map
 from kairode.runs.fit import run_fit
@@ -77,6 +78,12 @@ def check_run(config: RunConfig, env: Environment) -> None:
         check_course(env)
     if not config.rounds:
         check_fit(fit_config(config))
+        return
+    for name in ("rollout_length", "obs_margin"):
+        if getattr(config.learn, name) is None:
+            raise KairodeError(
+                f"--learn.{name.replace('_', '-')} None works without Dyna rounds only: give a number, or --rounds 0."
+            )
 
 
 def _stages(config: RunConfig, env: Environment, folder: RunFolder, callback: Callback) -> dict[str, Any]:
@@ -143,6 +150,7 @@ def train_without_rounds(config: RunConfig, env: Environment, path: Path, callba
     fitted = run_fit(fit_config(config), path / "fit", callback)
     models, data = fitted.result.models, fitted.data.train
     figures = {name: fitted.record["figures"][name] for name in ("test_error", "mean", "std", "by_dimension")}
+    intervals = fitted.record["figures"]["intervals"]
     message = (
         f"Collected {len(data):,} episodes with random actions ({data.decisions:,} decisions) and fitted {len(models)} "
         f"{config.model} model{'s' * (len(models) > 1)}: open-loop test error {figures['mean']:.3g}."
@@ -165,8 +173,9 @@ def train_without_rounds(config: RunConfig, env: Environment, path: Path, callba
     )
     episodes = config.learn.episodes
     callback(Progress(IMAGINATION, episodes, episodes, message=f"Learned a policy in {episodes:,} imagined episodes."))
-    system = ModelledSystem(path, env, models, data, config.seed, config.latent_policy, about(config))
-    return Trained(system, learned.policy, {"fit": figures, "curve": learned.training.curve})
+    learn = config.learn if config.paper else None
+    system = ModelledSystem(path, env, models, data, config.seed, config.latent_policy, about(config), learn)
+    return Trained(system, learned.policy, {"fit": figures, "curve": learned.training.curve, "intervals": intervals})
 
 
 def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:
@@ -176,7 +185,8 @@ def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: C
     system = ModelledSystem(
         path, env, result.models, result.data, config.seed, about=about(config), dyna=(dyna, result.state)
     )
-    return Trained(system, result.policy, {"rounds": result.rounds})
+    intervals = None if result.intervals is None else [result.intervals.figures()]
+    return Trained(system, result.policy, {"rounds": result.rounds, "intervals": intervals})
 
 
 def train_model_free(config: RunConfig, env: Environment, episodes: int, path: Path, callback: Callback) -> LearnResult:
@@ -185,7 +195,7 @@ def train_model_free(config: RunConfig, env: Environment, episodes: int, path: P
     found = learn_policy(
         None,
         env,
-        dataclasses.replace(preset, episodes=episodes, dqn=dqn),
+        dataclasses.replace(preset, episodes=episodes, dqn=dqn, validate_every=config.learn.validate_every),
         schedule=config.schedule,
         seed=config.seed,
         monitor=env,

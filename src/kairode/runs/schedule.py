@@ -124,6 +124,8 @@ def run_schedule(folder: Path, config: ScheduleConfig, callback: Callback = no_c
 def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
     """Learn a policy (once), refit, choose schedules, test them."""
     started = time.perf_counter()
+    if config.tolerance is None:
+        config = dataclasses.replace(config, tolerance=TOLERANCE)
     check_schedule_config(config, system.env.task.spec)
     check_course(system.env)
     check_refits(system.dyna, config.refits)
@@ -173,7 +175,7 @@ def learned_policy(system: ModelledSystem, config: ScheduleConfig, callback: Cal
     found = learn_schedule_policy(
         planning_models(system, config),
         system.env,
-        schedule_learn_config(system.about["env"], config.imagined_episodes, system.latent_policy),
+        schedule_learn_config(system.about["env"], config.imagined_episodes, system.latent_policy, system.learn),
         candidates=candidates,
         data=system.data,
         seed=seed,
@@ -200,12 +202,18 @@ def _candidates(system: ModelledSystem, config: ScheduleConfig) -> tuple[float, 
 
 
 def refit_at_chosen_times(
-    system: ModelledSystem, policy: QPolicy, config: ScheduleConfig, callback: Callback = no_callback
+    system: ModelledSystem,
+    policy: QPolicy,
+    config: ScheduleConfig,
+    callback: Callback = no_callback,
+    *,
+    collect_missing: bool = True,
 ) -> ModelledSystem:
     """Collect real episodes at the times that the models choose for this policy, and refit the models, `refits` times.
 
     A model is worst where there are no data, and its own schedule leads there: it waits where it wrongly predicts that
-    nothing happens. Each refit is kept in its own folder, and not repeated.
+    nothing happens. Each refit is kept in its own folder, and not repeated. Without `collect_missing` they are only
+    loaded.
     """
     count = config.refits or 0
     if not count:
@@ -213,13 +221,20 @@ def refit_at_chosen_times(
     assert system.dyna is not None
     dyna, state = system.dyna
     candidates = _candidates(system, config)
-    same = {"of": digest(policy.q, *system.models, system.data), "candidates": list(candidates)}
+    same: dict[str, Any] = {"of": digest(policy.q, *system.models, system.data), "candidates": list(candidates)}
+    if config.tolerance:
+        same["tolerance"] = config.tolerance
     name = f"{REFITS}-{_short_digest(same)}"
-    for other in (system.folder / PLACE).glob(f"{REFITS}-*"):  # refits of another policy
-        if other.name != name:
-            shutil.rmtree(other, ignore_errors=True)
     places = [system.folder / PLACE / name / str(number) for number in range(1, count + 1)]
     done = sum(checkpoint.exists(place) for place in places)
+    if done < count and not collect_missing:
+        raise KairodeError(
+            f"{system.folder / PLACE} lacks the models that were refitted at the chosen times: run `kairode schedule "
+            f"{system.folder}` again."
+        )
+    for other in (system.folder / PLACE).glob(f"{REFITS}-*") if collect_missing else ():  # refits of another policy
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
     if done:
         state = read_state(dyna, system.env, places[done - 1])
     for place in places[done:]:
@@ -259,7 +274,7 @@ def choose_schedules(
         taus=config.candidates or None,
         continuous=config.continuous,
         quantile=config.quantile,
-        tolerance=TOLERANCE if config.tolerance is None else config.tolerance,
+        tolerance=config.tolerance or 0.0,
         data=data,
     )
     tried = sweep_penalties(choose(), policy, trial_env(chooser, system.env, data)) if any(config.prices) else None
@@ -282,7 +297,7 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     config = from_dict(ScheduleConfig, recorded, file=path)
     tolerance = config.tolerance or 0.0  # absent in older records, which had no tolerance
     chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
-    system = refit_at_chosen_times(system, policy, chosen)
+    system = refit_at_chosen_times(system, policy, chosen, collect_missing=False)
     schedule = optimize_schedule(
         system.models, policy, system.env, taus=candidates, tolerance=tolerance, data=system.data
     )

@@ -75,6 +75,10 @@ class IntervalCheck:
         """Whether the drawn intervals differ from the data's by more than chance explains."""
         return self.drawn > FAR + self.chance
 
+    def figures(self) -> dict[str, Any]:
+        """For a record."""
+        return {**dataclasses.asdict(self), "far": self.far, "threshold": FAR}
+
 
 @dataclasses.dataclass(frozen=True)
 class SolverCheck:
