@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kairode
-from kairode.cli import COMMANDS, asked_for
+from kairode.cli import COMMANDS, parse_command
 from kairode.errors import KairodeError
 
 ROOT = Path(__file__).parents[1]
@@ -187,7 +187,7 @@ def test_commands_in_sentences_can_be_typed(page: str, capsys: pytest.CaptureFix
 def can_be_typed(words: list[str]) -> bool:
     """Whether the command line parses."""
     try:
-        asked_for(words)
+        parse_command(words)
     except SystemExit as stop:
         return not stop.code
     except KairodeError:
@@ -223,10 +223,10 @@ def test_commands_are_checked() -> None:
     """The check above sees what it should, and refuses what it should."""
     assert len(commands("docs/guide.md")) > 5
     with pytest.raises(KairodeError, match="unknown command 'fly'"):
-        asked_for(["fly"])
+        parse_command(["fly"])
     for words in (["fit", "hiv", "--sneeds", "5"], ["fit", "hiv", "--seeds", "five"], ["evaluate"]):
         with pytest.raises(SystemExit) as stop:
-            asked_for(words)
+            parse_command(words)
         assert stop.value.code == 2
 
 

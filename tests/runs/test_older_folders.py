@@ -197,7 +197,7 @@ def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     assert RunFolder(tmp_path, "control").config(MPCConfig) == RunFolder(mpc_run.folder).config(MPCConfig)
 
 
-def test_a_run_is_evaluated_reported_and_recognised(typed, gridworld_run, tmp_path) -> None:
+def test_a_run_is_evaluated_reported_and_recognized(typed, gridworld_run, tmp_path) -> None:
     folder = shutil.copytree(gridworld_run.folder, tmp_path / "run")
     (folder / "fit" / "manifest.json").unlink()
     (folder / "fit" / "config.json").write_text(json.dumps(OLD_FIT))
@@ -224,7 +224,7 @@ def test_a_run_is_evaluated_reported_and_recognised(typed, gridworld_run, tmp_pa
     assert len(kairode.load_models(folder / "fit")) == 2
 
 
-def test_an_mpc_run_is_evaluated_and_recognised(typed, mpc_run, tmp_path) -> None:
+def test_an_mpc_run_is_evaluated_and_recognized(typed, mpc_run, tmp_path) -> None:
     folder = as_older(shutil.copytree(mpc_run.folder, tmp_path / "run"), OLD_MPC)
     for file in folder.glob("policies*"):  # the weights were called otherwise
         file.rename(file.with_name(file.name.replace("policies", "pilots")))

@@ -189,7 +189,7 @@ def test_no_run(typed, tmp_path):
 
 
 @pytest.mark.slow
-def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
+def test_policies_that_train_together_are_tested_and_kept(tmp_path):
     fixed = ScheduleStudy(
         "gridworld", "fixed", 2, intervals=(0.0, 7.0), dqn=SMALL, seeds=2, validate_every=50, test_episodes=3
     )
@@ -276,7 +276,7 @@ def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
     [revisits] = (place / "schedule").glob("revisits-*")
     before = (revisits / "1" / "checkpoint.json").stat().st_mtime_ns
     told = figures()
-    assert told["real_episodes"] == 14, "as in the run: candidates, practice, revisits"
+    assert told["real_episodes"] == 14, "as in the run: candidates, training, refits"
     assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
     source, policy, schedule = load_chosen(place)
     assert len(source.data) == 14

@@ -24,7 +24,9 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
     sentences = [*filter(None, [no_better_sentence(record)]), policy_sentence(record)]
     spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
-        mine, chance, always = (shares(test, [name])[0] for test in (tests["imagination"], tests["random"], constant))
+        mine, chance, always = (
+            percentages(test, [name])[0] for test in (tests["imagination"], tests["random"], constant)
+        )
         sentences.append(
             f"The {spec.subject} is {name} {mine} of the time (random actions {chance}, constant "
             f"{constant['action']} {always})."
@@ -43,8 +45,9 @@ def no_better_sentence(record: dict[str, Any]) -> str | None:
         return None
     name = "random actions" if rival["kind"] == "random" else f"always {rival['action']}"
     return (
-        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} {with_interval(mine, '95 % CI ')}, {name} "
-        f"{with_interval(rival)}. Suggestions: {'; '.join(suggestions(record))}."
+        f"The learned policy is no better than {name}: {kind_of_return(spec_of(record))} "
+        f"{with_interval(mine, '95 % CI ')}, {name} {with_interval(rival)}. "
+        f"Suggestions: {'; '.join(suggestions(record))}."
     )
 
 
@@ -158,7 +161,7 @@ def measured(results: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for result in results.values() for name in result["measures"]))
 
 
-def shares(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
+def percentages(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
     return [f"{100 * result['measures'][name]:.0f} %" for name in measures]
 
 
