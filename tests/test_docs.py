@@ -13,6 +13,7 @@ import pytest
 import kairode
 from kairode.cli import COMMANDS, parse_command
 from kairode.errors import KairodeError
+from kairode.report.summary import summary_sentences
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = (
@@ -237,6 +238,12 @@ def test_public_names_are_explained(name: str) -> None:
     text = (thing.__dict__.get("__doc__") if isinstance(thing, type) else thing.__doc__) or ""
     assert len(text.split()) >= 3, f"kairode.{name} says nothing of itself"
     assert not text.startswith(f"{name}("), f"kairode.{name}: a signature is no explanation"
+
+
+def test_last_lines_of_the_main_job_in_the_readme() -> None:
+    said = " ".join(read("README.md").split())
+    for sentence in summary_sentences(json.loads(read("results/run-hiv.json"))):
+        assert sentence in said
 
 
 def test_figures_of_the_gpu_page() -> None:

@@ -11,6 +11,7 @@ import kairode
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.config.commands import command_of
 from kairode.config.run import RunConfig
+from kairode.runs.dyna import dyna_folder
 from kairode.runs.folder import RunFolder
 
 OLD_RUN: dict[str, Any] = {
@@ -241,3 +242,16 @@ def test_an_mpc_run_is_evaluated_and_recognized(typed, mpc_run, tmp_path) -> Non
     code, _, err = typed(*mpc_run.words[:-1], str(folder), "--refit-every", "100")
     assert code == 2
     assert "holds another run (refit_every is 150 there and 100 here)" in err
+    about = json.loads((folder / "checkpoint.json").read_text())
+    about["spent"] = about.pop("stage_seconds")
+    (folder / "checkpoint.json").write_text(json.dumps(about))
+    code, _, err = typed(*mpc_run.words[:-1], str(folder), "--decisions", "400", "-q")
+    assert code == 0, err
+    seconds = json.loads((folder / "record.json").read_text())["figures"]["stage_seconds"]
+    assert seconds["fitting"] >= round(about["spent"]["fitting"], 1)
+
+
+def test_folders_of_dyna_rounds(tmp_path) -> None:
+    assert dyna_folder(tmp_path, "hiv", 2) == tmp_path / "dyna-hiv-seed2"
+    (tmp_path / "rounds-hiv-seed2").mkdir()
+    assert dyna_folder(tmp_path, "hiv", 2) == tmp_path / "rounds-hiv-seed2"
