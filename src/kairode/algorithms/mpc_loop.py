@@ -138,12 +138,12 @@ class MPCLoop:
         self.update_learner()
         if wait:
             jax.block_until_ready(self.learner)
-        settled = time.perf_counter()
+        updated = time.perf_counter()
         control = np.asarray(control)
         ready = time.perf_counter()
         self.pending, ended = self._step_envs(control)
-        self.stage_seconds["planning"] += (decided - clock) + (ready - settled)
-        self.stage_seconds["learning"] += settled - decided
+        self.stage_seconds["planning"] += (decided - clock) + (ready - updated)
+        self.stage_seconds["learning"] += updated - decided
         self.stage_seconds["physics"] += time.perf_counter() - ready
         return ended
 

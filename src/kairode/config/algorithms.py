@@ -36,7 +36,7 @@ class FitConfig:
     test_episodes: int = 1000
     """Episodes that the fitted models are tested on; of a file, a tenth."""
     standardize: bool = False
-    """Standardize observations by mean and standard deviation of the training data."""
+    """Standardise observations by mean and standard deviation of the training data."""
     sizes: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     setting: str = "ours"

@@ -261,7 +261,7 @@ def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> 
 def accrual_setup(
     env: Environment, schedule: Schedule, encoder: ObsEncoder, scale: float
 ) -> tuple[Environment, Schedule, ObsEncoder]:
-    """Environment, schedule and encoder for learning from accrued rewards (algorithm 1 if the schedule is optimized).
+    """Environment, schedule and encoder for learning from accrued rewards (algorithm 1 if the schedule is optimised).
 
     An optimized schedule's price is subtracted from the reward, so that the values include it; its tolerance is set to
     0, so that they are the values of the best intervals.
@@ -291,7 +291,7 @@ class PenaltySweep(NamedTuple):
 
     prices: np.ndarray
     returns: np.ndarray
-    visits: np.ndarray
+    decisions: np.ndarray
     discounted_decisions: np.ndarray
     """Decisions, weighted by gamma^t if returns are discounted: what a price multiplies."""
     each_return: np.ndarray
