@@ -25,6 +25,7 @@ from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import schedule_config
 from kairode.runs.record import make_record
 from kairode.runs.schedule import check_schedule_config, learned_policy, load_chosen
+from kairode.training import checkpoint
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
@@ -205,6 +206,11 @@ def test_policies_that_train_together_are_tested_and_kept(tmp_path):
     assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
     assert max(figures["points"]["budget 30"]["decisions"]) <= 30
     assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
+    place = tmp_path / "visits" / "gridworld-fixed"
+    before = checkpoint.describe(place / "training")["sha256"]
+    (place / "training").rename(place / "practice")  # the name in older versions
+    run_schedule_study(fixed, tmp_path, place)
+    assert checkpoint.describe(place / "training")["sha256"] == before, "it was finished"
     found = read_points(tmp_path / "results", "gridworld")
     assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
 
