@@ -43,7 +43,7 @@ ON_GPU = jax.default_backend() == "gpu"
 PLANS = 100 if ON_GPU else 2
 """In one round."""
 ITERATIONS = 100 if ON_GPU else 5
-TURNS = 1000 if ON_GPU else 40
+STEPS = 1000 if ON_GPU else 40
 """Decisions of every seed in the loop; a fit is shared out over the 5,000 that follow it."""
 LOOP = "hopper"
 
@@ -144,14 +144,14 @@ def loop() -> dict[str, float]:
     loop.warm_up()
     loop.begin_epoch()  # compiles
     for _ in range(2):
-        loop.turn(wait=True)
-    loop.spent = dict.fromkeys(loop.spent, 0.0)
+        loop.step(wait=True)
+    loop.stage_seconds = dict.fromkeys(loop.stage_seconds, 0.0)
     loop.begin_epoch()
-    fitting = loop.spent["fitting"]
-    for _ in range(TURNS):
-        loop.turn(wait=True)
+    fitting = loop.stage_seconds["fitting"]
+    for _ in range(STEPS):
+        loop.step(wait=True)
     loop.close()
-    parts = {name: 1e3 * seconds / TURNS for name, seconds in loop.spent.items()}
+    parts = {name: 1e3 * seconds / STEPS for name, seconds in loop.stage_seconds.items()}
     parts["fitting"] = 1e3 * fitting / 5000
     total = sum(parts.values())
     return {**parts, "total": total, "decisions_a_second": 1e3 * SEEDS / total}
@@ -229,8 +229,8 @@ def torch_plan(case: str) -> Callable[..., Any]:
         features = (obs - p["mean"]) / p["std"]
         seen_by_critic = torch.relu(p["first"](features))
         tail = p["rest"](torch.cat([seen_by_critic, torch.tanh(p["actor"](features))], -1))[:, 0]
-        worth = earned + torch.where(alive, discount * tail, 0.0)
-        return first[worth.topk(PLAN.elites).indices].mean(0)
+        returns = earned + torch.where(alive, discount * tail, 0.0)
+        return first[returns.topk(PLAN.elites).indices].mean(0)
 
     without_gradients: Callable[..., Any] = torch.no_grad()(plan)
     return without_gradients
@@ -287,8 +287,10 @@ def same_decision(case: str) -> float:
     noise = np.array(jax.random.normal(jax.random.key(2), shape))
     z = np.array(jax.random.normal(jax.random.key(3), (fit_preset(case).sizes.latent_size,)))
     with jax.default_matmul_precision("highest"):
-        tried, worth = eqx.filter_jit(ours.evaluate_sequences)(seen_obs(case, 1)[0], jnp.asarray(z), jnp.asarray(noise))
-    best = np.asarray(worth).argsort()[-PLAN.elites :]
+        tried, returns = eqx.filter_jit(ours.evaluate_sequences)(
+            seen_obs(case, 1)[0], jnp.asarray(z), jnp.asarray(noise)
+        )
+    best = np.asarray(returns).argsort()[-PLAN.elites :]
     mine = np.asarray(tried)[0][:, best].mean(-1)
     p = torch_parts(case)
     seen = torch.tensor(np.array(seen_obs(case, 1)), device=p["device"])

@@ -32,7 +32,7 @@ from kairode.agents.train_step import TrainingBatch, TrainState, init_train_stat
 from kairode.config.agents import DQNConfig
 from kairode.config.models import PAPER_MODELS
 from kairode.config.presets import fit_preset
-from kairode.data.replay import Draw, add_prioritised, draw, prioritise
+from kairode.data.replay import Draw, add_prioritized, draw, update_priorities
 from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS, TREATMENTS
 from kairode.envs.schedule import FixedOrOwn, Own, Schedule
 from kairode.models.dynamics import DynamicsModel
@@ -57,7 +57,7 @@ EPISODES = 10_000
 
 
 def model_of(name: str, seed: int) -> DynamicsModel:
-    """Random weights, small ones so that no prediction grows: practice takes as long in any world."""
+    """Random weights, small ones so that no prediction grows: training takes as long in any environment."""
     model = build(name, kairode.make(ENV).task.spec, fit_preset(ENV).sizes, key=jax.random.key(seed))
     return jax.tree.map(lambda x: 0.25 * x if eqx.is_array(x) else x, model)
 
@@ -86,7 +86,7 @@ class Ours:
         self.train_state = jax.block_until_ready(run_steps(self.fixed, self.train_state))
 
     def check(self) -> None:
-        """Whether what was measured is practice: all agents learn, with updates."""
+        """Whether what was measured is training: all agents learn, with updates."""
         assert not self.train_state.diverged.any(), "an agent diverged: no updates were measured"
         assert (self.train_state.learner.replay.replay.size > SETTINGS.batch_size).all()
 
@@ -108,9 +108,9 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
     full = init_learner(features, actions, SETTINGS, key=jax.random.key(0))
     memory, part = full.replay, 10_000
     for start in range(0, capacity, part):
-        memory = add_prioritised(memory, pack_transition(experience(part)))
+        memory = add_prioritized(memory, pack_transition(experience(part)))
         errors = jnp.asarray(rng.normal(size=part), jnp.float32)
-        memory = prioritise(memory, jnp.arange(start, start + part), errors)
+        memory = update_priorities(memory, jnp.arange(start, start + part), errors)
     full = eqx.tree_at(lambda a: a.replay, full, memory)
     keys = jax.random.split(jax.random.key(1), UPDATES)
     arrivals = experience(UPDATES)
@@ -191,7 +191,7 @@ class SumTree:
         weights = (self.size * self.sums[where + self.leaf] / total) ** -SETTINGS.beta
         return where, weights / weights.max()
 
-    def prioritise(self, where: np.ndarray, errors: np.ndarray) -> None:
+    def update_priorities(self, where: np.ndarray, errors: np.ndarray) -> None:
         powers = (np.abs(errors) + 1e-6) ** SETTINGS.alpha
         self.highest = max(self.highest, powers.max())
         node = where + self.leaf
@@ -262,7 +262,7 @@ def torch_agent(model: DynamicsModel) -> Callable[[], None]:
         (torch.from_numpy(weights.astype(np.float32)) * losses).mean().backward()
         nn.utils.clip_grad_value_(q.parameters(), SETTINGS.gradient_clip)
         adam.step()
-        replay.prioritise(where, (value.detach() - wanted).numpy())
+        replay.update_priorities(where, (value.detach() - wanted).numpy())
 
     def step() -> None:
         nonlocal obs, z, now, decisions, episodes

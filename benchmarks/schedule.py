@@ -55,14 +55,14 @@ def one_candidate(model: Any, q: ReLUNetwork, these: Decision, tau: Any) -> Any:
     """What one candidate comes to for all patients: its own solve, through every day until it."""
     days = jnp.minimum(jnp.arange(1.0, 15.0), tau)
 
-    def worth(one: Decision) -> Any:
+    def value(one: Decision) -> Any:
         seen = model.path(one.memory.latents.z[0], one.obs, one.action, days)[1]
         before = jnp.concatenate([one.obs[None], seen[:-1]])
         rewards = step_rewards(ENV.task, before, one.action, seen, jnp.diff(days, prepend=0.0))
         gamma = SPEC.discount ** jnp.arange(14.0)
         return (gamma * rewards).sum() + SPEC.discount**tau * q(seen[-1]).max()
 
-    return jax.vmap(worth)(these)
+    return jax.vmap(value)(these)
 
 
 def measure() -> dict[str, dict[str, float]]:

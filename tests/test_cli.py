@@ -116,6 +116,28 @@ def test_every_command_has_help(typed, name: str) -> None:
     assert typed("help", name)[1] == out
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            "fit hiv",
+            "--validation-episodes INT Episodes that decide which iteration's model is kept; of a file, a tenth.",
+        ),
+        ("fit hiv", "--timer STR Interval timer: classes, continuous or none; auto takes classes for evenly spaced"),
+        ("dyna hiv", "--no-sample-intervals Turn off (on by default): Draw imagined intervals from the distribution"),
+        (
+            "run hopper",
+            "--no-relative-obs Turn off (on by default): Agent and model see the change of relative variables",
+        ),
+        ("schedule", "--continuous Choose among all intervals between the shortest and the longest. (default: False)"),
+    ],
+)
+def test_help_of_options(typed, words: str, text: str) -> None:
+    """One paragraph each, in the config's words, which say what the option does."""
+    _, out, _ = typed(*words.split(), "--help")
+    assert text in " ".join(out.split())
+
+
 @pytest.mark.parametrize("env", ENVIRONMENTS)
 def test_defaults_in_the_help_are_those_of_the_environment(typed, env: str) -> None:
     controls = env in ("pendulum", "swimmer", "hopper", "half-cheetah")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import kairode
-from kairode.cli import COMMANDS, asked_for
+from kairode.cli import COMMANDS, parse_command
 from kairode.errors import KairodeError
+from kairode.report.summary import summary_sentences
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = (
@@ -187,7 +188,7 @@ def test_commands_in_sentences_can_be_typed(page: str, capsys: pytest.CaptureFix
 def can_be_typed(words: list[str]) -> bool:
     """Whether the command line parses."""
     try:
-        asked_for(words)
+        parse_command(words)
     except SystemExit as stop:
         return not stop.code
     except KairodeError:
@@ -223,10 +224,10 @@ def test_commands_are_checked() -> None:
     """The check above sees what it should, and refuses what it should."""
     assert len(commands("docs/guide.md")) > 5
     with pytest.raises(KairodeError, match="unknown command 'fly'"):
-        asked_for(["fly"])
+        parse_command(["fly"])
     for words in (["fit", "hiv", "--sneeds", "5"], ["fit", "hiv", "--seeds", "five"], ["evaluate"]):
         with pytest.raises(SystemExit) as stop:
-            asked_for(words)
+            parse_command(words)
         assert stop.value.code == 2
 
 
@@ -237,6 +238,12 @@ def test_public_names_are_explained(name: str) -> None:
     text = (thing.__dict__.get("__doc__") if isinstance(thing, type) else thing.__doc__) or ""
     assert len(text.split()) >= 3, f"kairode.{name} says nothing of itself"
     assert not text.startswith(f"{name}("), f"kairode.{name}: a signature is no explanation"
+
+
+def test_last_lines_of_the_main_job_in_the_readme() -> None:
+    said = " ".join(read("README.md").split())
+    for sentence in summary_sentences(json.loads(read("results/run-hiv.json"))):
+        assert sentence in said
 
 
 def test_figures_of_the_gpu_page() -> None:

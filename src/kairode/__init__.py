@@ -1,7 +1,7 @@
 """Model-based reinforcement learning in continuous time.
 
-Kairode learns how a system evolves from experience gathered at irregular moments, and uses what it learned to
-decide what to do and when to look next. Importing it registers the environments with Gymnasium; JAX is loaded when
+Kairode learns how a system evolves from data at irregular times, and uses the learned model to decide what to do and
+when to decide next. Importing it registers the environments with Gymnasium; JAX is loaded when
 it is first needed.
 """
 

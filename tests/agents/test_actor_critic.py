@@ -87,10 +87,12 @@ def test_ddpgs_target_and_loss_by_hand() -> None:
     loss = critic_loss(agent.networks.critics, batch, jnp.asarray(wanted, jnp.float32))
     np.testing.assert_allclose(loss, np.mean((values - wanted) ** 2), rtol=1e-4)
     own = np.tanh(by_hand(agent.networks.actor, np.asarray(batch.features, np.float64)))
-    worth = actor_loss(
+    objective = actor_loss(
         agent.networks.actor, agent.networks.critics, jnp.ones(()), settings, batch, key=jax.random.key(0)
     )[0]
-    np.testing.assert_allclose(worth, -critic_by_hand(agent.networks.critics, 0, batch.features, own).mean(), rtol=1e-4)
+    np.testing.assert_allclose(
+        objective, -critic_by_hand(agent.networks.critics, 0, batch.features, own).mean(), rtol=1e-4
+    )
 
 
 def test_td3_takes_the_lesser_critic_and_a_noisy_action() -> None:
@@ -207,14 +209,14 @@ def test_critics_move_against_the_slope_of_the_td_error(kind: str) -> None:
 def test_the_actor_climbs_its_critic() -> None:
     settings = settings_of("ddpg", actor_learning_rate=1e-2, critic_learning_rate=1e-12)
     agent, batch = agent_of(settings), batch_of()
-    worth = []
+    objective = []
     for k in range(30):
         loss = actor_loss(
             agent.networks.actor, agent.networks.critics, jnp.ones(()), settings, batch, key=jax.random.key(0)
         )
-        worth.append(-float(loss[0]))
+        objective.append(-float(loss[0]))
         agent, _ = update(agent, settings, batch, key=jax.random.key(k))
-    assert worth[-1] > worth[0] + 0.01
+    assert objective[-1] > objective[0] + 0.01
 
 
 def test_exploration_has_its_width_and_stays_within_bounds() -> None:

@@ -70,7 +70,7 @@ def test_values_and_policy(name: str, learned: tuple[list[TrainingBatch], TrainR
             assert found.argmax() == np.argmax(values)
 
 
-def test_returns_of_practice(learned: tuple[list[TrainingBatch], TrainResult]) -> None:
+def test_returns_of_training(learned: tuple[list[TrainingBatch], TrainResult]) -> None:
     """Plain, and each reward times gamma^t, t the time of its decision: of either way there are many."""
     for name, taus in (("interval", (1, 10)), ("interval, timed", (1, 1)), ("interval, in ticks", (1, 10))):
         found = learned[1].returns[list(PROBES).index(name)]

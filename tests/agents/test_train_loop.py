@@ -1,4 +1,4 @@
-"""Whole practice: agents together and alone, interrupted and resumed, diverging."""
+"""Whole training runs: agents together and alone, interrupted and resumed, diverging."""
 
 import dataclasses
 import signal
@@ -37,13 +37,13 @@ def validate(q: ReLUNetwork) -> dict[str, Any]:
     return {"score": jnp.sin(1e3 * q.biases[-1].sum(-1)), "size": jnp.abs(q.weights[0]).sum((1, 2))}
 
 
-def practised(batches: Sequence[TrainingBatch], seeds: Sequence[int], **options: Any) -> TrainResult:
+def trained(batches: Sequence[TrainingBatch], seeds: Sequence[int], **options: Any) -> TrainResult:
     return train_agents(batches, SETTINGS, 40, seeds, chunk=100, validate_every=200, validate=validate, **options)
 
 
 @pytest.fixture(scope="module")
 def five() -> TrainResult:
-    return practised([FIVE], SEEDS)
+    return trained([FIVE], SEEDS)
 
 
 def same(a: TrainResult, b: TrainResult, tolerance: float = 0.0) -> None:
@@ -66,7 +66,7 @@ def test_one_alone_is_the_same_among_five(five: TrainResult) -> None:
     """The one that takes the most decisions, and so goes on when the others have finished, and one of those."""
     assert len(set(five.decisions)) == 5
     for i in (2, 3):
-        alone = practised([some_of(dataclasses.replace(FIVE, agents=1), i, i + 1)], SEEDS[i : i + 1])
+        alone = trained([some_of(dataclasses.replace(FIVE, agents=1), i, i + 1)], SEEDS[i : i + 1])
         same(only(five, i), alone, 5e-3)  # the same decisions; sums are rounded in another order, and learning adds up
     assert np.isfinite(five.returns).all()
     np.testing.assert_array_less(five.decisions[3], five.decisions[2])
@@ -82,22 +82,27 @@ def test_an_agent_of_the_second_room_is_the_same_apart() -> None:
         return TrainingBatch(abreast(make_model_env(model, env)), Own(), LatentEncoder(abreast(model)), 1)
 
     first, second = batch("rnn"), batch("dt-rnn")
-    together = practised([first, second], [0, 1])
-    same(only(together, 1), practised([second], [1]), 1e-4)
+    together = trained([first, second], [0, 1])
+    same(only(together, 1), trained([second], [1]), 1e-4)
     assert (together.returns[0] != together.returns[1]).any()
 
 
 def test_interrupted_and_resumed_is_never_interrupted(five: TrainResult, tmp_path: Path) -> None:
     told: list[Progress] = []
 
+    def note(report: Progress) -> None:
+        if report.seconds:  # not that training starts
+            told.append(report)
+
     def press(report: Progress) -> None:
-        told.append(report)
-        signal.raise_signal(signal.SIGINT)
+        note(report)
+        if report.seconds:
+            signal.raise_signal(signal.SIGINT)
 
     for taken in (100, 200):  # before the first look, and right after it
         with pytest.raises(Stopped, match=f"interrupted after {taken} decisions, saved"):
-            practised([FIVE], SEEDS, folder=tmp_path, callback=press)
-    done = practised([FIVE], SEEDS, folder=tmp_path, callback=told.append)
+            trained([FIVE], SEEDS, folder=tmp_path, callback=press)
+    done = trained([FIVE], SEEDS, folder=tmp_path, callback=note)
     same(done, five)
     assert len(told) == -(-max(five.decisions) // 100)  # no hundred decisions twice
     assert [report.done for report in told] == sorted(report.done for report in told)
@@ -109,14 +114,14 @@ def test_interrupted_and_resumed_is_never_interrupted(five: TrainResult, tmp_pat
 
     assert plain(done.curve) == plain(five.curve)
     # Once more: all is done already.
-    same(practised([FIVE], SEEDS, folder=tmp_path), five)
+    same(trained([FIVE], SEEDS, folder=tmp_path), five)
 
 
-def test_when_time_is_up_practice_ends_with_what_it_has(five: TrainResult, tmp_path: Path) -> None:
-    cut = practised([FIVE], SEEDS, folder=tmp_path, time_limit=1e-9)
+def test_when_time_is_up_training_ends_with_what_it_has(five: TrainResult, tmp_path: Path) -> None:
+    cut = trained([FIVE], SEEDS, folder=tmp_path, time_limit=1e-9)
     assert cut.decisions == [100] * 5
     assert np.isnan(cut.returns[:, -1]).all()
-    same(practised([FIVE], SEEDS, folder=tmp_path), five)
+    same(trained([FIVE], SEEDS, folder=tmp_path), five)
 
 
 def test_the_best_looked_at_is_kept(five: TrainResult) -> None:

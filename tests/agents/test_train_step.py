@@ -1,4 +1,4 @@
-"""One decision of practice, closely: what is stored, when the target is renewed, what the latent policy sees."""
+"""One decision of training, closely: what is stored, when the target is renewed, what the latent policy sees."""
 
 import dataclasses
 import itertools

@@ -63,7 +63,7 @@ def loop_of(config: MPCConfig) -> MPCLoop:
 
 
 def figures_of(made: dict) -> dict:
-    return {name: value for name, value in made["figures"].items() if name != "spent"}
+    return {name: value for name, value in made["figures"].items() if name != "stage_seconds"}
 
 
 def test_rows_are_packed_and_cut_by_episode() -> None:
@@ -87,7 +87,7 @@ def test_rows_are_packed_and_cut_by_episode() -> None:
     np.testing.assert_array_equal(pieces.control[5][:4], rows[23:27, 6:7])
 
 
-def test_an_agent_sees_rows_normalised_and_discounted_by_elapsed_time() -> None:
+def test_an_agent_sees_rows_normalized_and_discounted_by_elapsed_time() -> None:
     spec = kairode.make("pendulum").task.spec
     settings = ActorCriticConfig(reward_scale=0.5)
     rng = np.random.default_rng(0)
@@ -137,8 +137,8 @@ def test_what_happens_is_what_is_stored() -> None:
     loop.warm_up()
     loop.begin_epoch()
     for _ in range(60):
-        loop.turn()
-    loop.settle()
+        loop.step()
+    loop.update_learner()
     row = unpack_row(loop.spec, loop._rows())
     task = loop.task
     loop.close()
@@ -170,8 +170,8 @@ def test_seeds_side_by_side_are_the_same_alone(model: str) -> None:
         loop.warm_up()
         loop.begin_epoch()
         for _ in range(5):
-            loop.turn()
-        loop.settle()
+            loop.step()
+        loop.update_learner()
         made.append(loop._rows()[-1])
     np.testing.assert_array_equal(made[0][:200], made[1][:200])
     np.testing.assert_allclose(made[0][200:], made[1][200:], rtol=2e-3, atol=2e-3)
@@ -260,8 +260,8 @@ def test_a_replay_that_runs_over_keeps_the_order() -> None:
     loop.warm_up()
     loop.begin_epoch()
     for _ in range(30):
-        loop.turn()
-    loop.settle()
+        loop.step()
+    loop.update_learner()
     row = unpack_row(loop.spec, loop._rows())
     same = row.first[0][1:] == 0
     np.testing.assert_array_equal(row.next_seen_obs[0][:-1][same], row.seen_obs[0][1:][same])

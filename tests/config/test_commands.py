@@ -46,7 +46,7 @@ def parsed(monkeypatch) -> Callable[[Any], Any]:
     def parse(config: Any) -> Any:
         words = shlex.split(command_of(config, "a b"))
         assert words[-2:] == ["--out", "a b"]
-        cli.asked_for(words[1:])()
+        cli.parse_command(words[1:])()
         return found.pop()
 
     return parse

@@ -12,7 +12,7 @@ from kairode.data import replay as rp
 from kairode.errors import KairodeError
 
 KEY = jax.random.key(0)
-add, prioritise = jax.jit(rp.add_prioritised), jax.jit(rp.prioritise)
+add, update_priorities = jax.jit(rp.add_prioritized), jax.jit(rp.update_priorities)
 draw = jax.jit(rp.draw, static_argnums=1)
 EXAMPLE = {"obs": jnp.zeros(2), "number": jnp.zeros((), jnp.int32)}
 
@@ -50,12 +50,12 @@ def draws_of(memory, keys):
 @pytest.mark.parametrize("filled", [0.4, 1.0, 1.7])
 def test_frequencies_and_weights_follow_the_formulas(capacity: int, filled: float) -> None:
     count = max(2, round(capacity * filled))
-    memory = rp.empty_prioritised(capacity, EXAMPLE, alpha=0.6, beta=0.4)
+    memory = rp.empty_prioritized(capacity, EXAMPLE, alpha=0.6, beta=0.4)
     for start in range(0, count, 7):
         memory = add(memory, items(range(start, min(start + 7, count))))
     size = min(count, capacity)
     errors = np.random.default_rng(0).gamma(0.5, 10.0, size=size).astype(np.float32)
-    memory = prioritise(memory, jnp.arange(size), jnp.asarray(errors))
+    memory = update_priorities(memory, jnp.arange(size), jnp.asarray(errors))
 
     power = (np.abs(errors.astype(np.float64)) + 1e-6) ** 0.6
     probability = power / power.sum()
@@ -74,16 +74,16 @@ def test_frequencies_and_weights_follow_the_formulas(capacity: int, filled: floa
 
 
 def test_new_items_get_the_highest_priority() -> None:
-    memory = rp.add_prioritised(rp.empty_prioritised(16, EXAMPLE), items([0, 1, 2]))
-    memory = rp.prioritise(memory, jnp.array([0, 1, 2]), jnp.array([0.1, 5.0, 0.2]))
-    memory = rp.add_prioritised(memory, items([3]))
+    memory = rp.add_prioritized(rp.empty_prioritized(16, EXAMPLE), items([0, 1, 2]))
+    memory = rp.update_priorities(memory, jnp.array([0, 1, 2]), jnp.array([0.1, 5.0, 0.2]))
+    memory = rp.add_prioritized(memory, items([3]))
     power = np.asarray(memory.powers).ravel()[:4]
     np.testing.assert_allclose(power, (np.array([0.1, 5.0, 0.2, 5.0]) + 1e-6) ** 0.6, rtol=1e-5)
 
 
 def test_an_error_that_is_no_number_does_no_harm() -> None:
-    memory = rp.add_prioritised(rp.empty_prioritised(16, EXAMPLE), items(range(10)))
-    memory = rp.prioritise(memory, jnp.array([3, 4, 5]), jnp.array([jnp.nan, jnp.inf, 2.0]))
+    memory = rp.add_prioritized(rp.empty_prioritized(16, EXAMPLE), items(range(10)))
+    memory = rp.update_priorities(memory, jnp.array([3, 4, 5]), jnp.array([jnp.nan, jnp.inf, 2.0]))
     drawn = rp.draw(memory, 64, key=KEY)
     assert int(drawn.where.max()) < 10
     assert np.isfinite(drawn.weights).all()
@@ -95,8 +95,8 @@ def test_more_than_the_capacity_at_once() -> None:
 
 
 def test_an_item_drawn_twice_is_set_once() -> None:
-    memory = rp.add_prioritised(rp.empty_prioritised(16, EXAMPLE), items(range(10)))
-    memory = rp.prioritise(memory, jnp.array([3, 3, 4]), jnp.array([2.0, 2.0, 7.0]))
+    memory = rp.add_prioritized(rp.empty_prioritized(16, EXAMPLE), items(range(10)))
+    memory = rp.update_priorities(memory, jnp.array([3, 3, 4]), jnp.array([2.0, 2.0, 7.0]))
     np.testing.assert_allclose(memory.sums, memory.powers.sum(1), rtol=1e-6)
 
 
@@ -106,7 +106,7 @@ MORE = items([1, 2, 3])
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "set"]), st.integers(0, 2**31 - 1)), min_size=1, max_size=30))
 def test_the_sums_stay_true(steps) -> None:
-    memory = rp.add_prioritised(rp.empty_prioritised(20, EXAMPLE), items([0, 1, 2]))
+    memory = rp.add_prioritized(rp.empty_prioritized(20, EXAMPLE), items([0, 1, 2]))
     for kind, seed in steps:
         key = jax.random.key(seed)
         if kind == "add":
@@ -114,7 +114,7 @@ def test_the_sums_stay_true(steps) -> None:
         else:
             drawn = draw(memory, 4, key=key)
             assert int(drawn.where.max()) < int(memory.replay.size)
-            memory = prioritise(memory, drawn.where, jax.random.normal(key, (4,)) * 100)
+            memory = update_priorities(memory, drawn.where, jax.random.normal(key, (4,)) * 100)
     np.testing.assert_allclose(memory.sums, memory.powers.sum(1), rtol=1e-5)
     empty = np.arange(memory.powers.size) >= int(memory.replay.size)
     assert (np.asarray(memory.powers).ravel()[empty] == 0).all()
@@ -122,13 +122,13 @@ def test_the_sums_stay_true(steps) -> None:
 
 def test_one_memory_alone_equals_the_same_among_several() -> None:
     def live(key):
-        memory = rp.empty_prioritised(50, EXAMPLE)
+        memory = rp.empty_prioritized(50, EXAMPLE)
 
         def step(memory, key):
             add_key, draw_key, error_key = jax.random.split(key, 3)
-            memory = rp.add_prioritised(memory, items(jax.random.randint(add_key, (2,), 0, 100)))
+            memory = rp.add_prioritized(memory, items(jax.random.randint(add_key, (2,), 0, 100)))
             drawn = rp.draw(memory, 8, key=draw_key)
-            return rp.prioritise(memory, drawn.where, jax.random.normal(error_key, (8,))), drawn.where
+            return rp.update_priorities(memory, drawn.where, jax.random.normal(error_key, (8,))), drawn.where
 
         return jax.lax.scan(step, memory, jax.random.split(key, 40))[1]
 

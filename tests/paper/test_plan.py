@@ -14,7 +14,7 @@ from kairode.paper import returns, table1
 from kairode.paper import schedule_study as visits
 from kairode.paper.budget import SHARE, Scope, quick
 from kairode.paper.locomotion import STUDIES as ROBOTS
-from kairode.paper.plan import ALL, FIGURES, goals, plan, work_item
+from kairode.paper.plan import ALL, FIGURES, plan, records_of, work_item
 from kairode.paper.run_work import gather_table1, run_work_item
 from kairode.report.plan import approximate_time, estimated_seconds, pending_sentence
 from kairode.report.results import FIGURES as DRAWN
@@ -122,7 +122,7 @@ def test_a_need_is_done_where_its_folder_is_there(tmp_path) -> None:
         place.parent.mkdir(parents=True)
         place.write_text("{}")
     assert units["visits/hiv-truth"].done
-    rounds = work_item("policies/rounds-hiv-0", scope, needed=True)
+    rounds = work_item("policies/rounds-hiv-0", scope, folder_used=True)
     put(rounds)
     assert not rounds.done
     rounds.folder.mkdir()
@@ -163,14 +163,14 @@ def test_every_table_and_figure_has_a_plan(tmp_path) -> None:
     scope = empty(tmp_path)
     assert set(DRAWN) <= set(FIGURES)
     for what in ALL:
-        assert goals(what, scope, (), (), ())
-    assert goals("figure-rounds", scope, (), (), ())[1:] == [f"policies/rounds-hiv-{i}" for i in range(5)]
+        assert records_of(what, scope, (), (), ())
+    assert records_of("figure-rounds", scope, (), (), ())[1:] == [f"policies/rounds-hiv-{i}" for i in range(5)]
     for words, message in (
         (("table9",), "unknown table or figure 'table9'"),
         (("table2a", "x"), "unknown study 'x'"),
     ):
         with pytest.raises(KairodeError, match=message):
-            goals(words[0], scope, (), (), words[1:])
+            records_of(words[0], scope, (), (), words[1:])
     with pytest.raises(KairodeError, match="unknown budget 'fast'"):
         Scope(budget="fast")
     with pytest.raises(KairodeError, match="--seeds must be"):

@@ -27,7 +27,7 @@ def recorded(folder, name, shift=0.0):
     cells = {}
     for i, model in enumerate(study.models):
         cells[model] = {
-            studies.key(tau): figures([shift + 100.0 * i + 10.0 * j + k for k in range(5)])
+            studies.interval_label(tau): figures([shift + 100.0 * i + 10.0 * j + k for k in range(5)])
             for j, tau in enumerate(study.schedules)
         }
     folder.mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def test_the_studies_cover_the_papers_tables():
             ]
             assert sorted(held) == [0.0, *taus], (env, model)
         assert TRANSFER[env] in taus
-        assert set(RETURNS[env]) == {"own"} | {studies.key(tau) for tau in taus}
+        assert set(RETURNS[env]) == {"own"} | {studies.interval_label(tau) for tau in taus}
 
 
 def test_a_cell_comes_from_the_study_that_holds_it(tmp_path):
@@ -115,7 +115,7 @@ def test_a_study_runs_and_its_record_is_drawn(monkeypatch, typed, tmp_path):
     code, _, err = typed("reproduce", "figure-values", "--results", str(tmp_path), "--out", str(picture))
     assert code == 0, err
     assert picture.stat().st_size > 1000
-    assert returns.needed("table2a", ["ours-hiv"]) == ["ours-hiv"]
+    assert returns.required_studies("table2a", ["ours-hiv"]) == ["ours-hiv"]
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
     assert seeing > 0.97 * long
 
 
-# Every part of a sequence's worth, against a loop.
+# Every part of a sequence's return, against a loop.
 
 
 class OddTask(Task):
@@ -202,7 +202,7 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
     policy = dataclasses.replace(planner(env, settings, networks, learning), normalizer=normalizer)
     noise = np.asarray(jax.random.normal(jax.random.key(2), (4, 1, 40)))
     start = jnp.array([0.3, 0.1])
-    tried, worth = sequences(policy, start, (), jnp.asarray(noise))
+    tried, returns = sequences(policy, start, (), jnp.asarray(noise))
 
     def pi(obs):
         return np.asarray(greedy(learning, networks.actor, normalizer.features(jnp.asarray(obs, jnp.float32))))
@@ -225,13 +225,13 @@ def test_worth_discounts_by_elapsed_time_and_stops_at_the_end(kind: str) -> None
             tail = value(networks.critics, features, jnp.asarray(pi(obs)))
             total += 0.9 ** (t / 0.5) * float(tail) / 0.1
         ends += not alive
-        np.testing.assert_allclose(worth[k], total, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(returns[k], total, rtol=1e-4, atol=1e-4)
     assert 5 < ends < 35
-    best = np.argsort(np.asarray(worth))[-5:]
+    best = np.argsort(np.asarray(returns))[-5:]
     chosen = plan(policy, start, (), key=jax.random.key(5))
     again = np.asarray(jax.random.normal(jax.random.split(jax.random.key(5), 1)[0], (4, 1, 40)))
-    tried, worth = sequences(policy, start, (), jnp.asarray(again))
-    best = np.argsort(np.asarray(worth))[-5:]
+    tried, returns = sequences(policy, start, (), jnp.asarray(again))
+    best = np.argsort(np.asarray(returns))[-5:]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
 
 
@@ -248,9 +248,9 @@ def test_what_is_no_number_is_never_chosen() -> None:
     broken = dataclasses.replace(policy, dynamics=Broken(env))
     chosen = plan(broken, jnp.zeros(2), (), key=jax.random.key(0))
     noise = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (2, 1, 40))
-    tried, worth = sequences(policy, jnp.zeros(2), (), noise)
+    tried, returns = sequences(policy, jnp.zeros(2), (), noise)
     known = np.arange(1, 40, 2)
-    best = known[np.argsort(np.asarray(worth)[known])[-5:]]
+    best = known[np.argsort(np.asarray(returns)[known])[-5:]]
     np.testing.assert_allclose(chosen, 2.0 * np.asarray(tried)[0][:, best].mean(-1), atol=1e-5)
 
 
@@ -278,7 +278,7 @@ def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
     model, task, normalizer = policy.dynamics.model, policy.task, policy.normalizer
     noise = jax.random.normal(jax.random.key(3), (3, 1, 8))
     obs, z = jnp.array([0.2, 0.9, -1.0]), model.start(key=jax.random.key(4))
-    tried, worth = sequences(policy, obs, z, noise)
+    tried, returns = sequences(policy, obs, z, noise)
     for k in range(8):
         here, belief, t, total = obs, z, 0.0, 0.0
         for h in range(3):
@@ -286,12 +286,12 @@ def test_sequences_follow_the_model_and_its_timer(name: str) -> None:
             features = normalizer.features(here)
             tau = float(interval(model, belief, features, push))
             belief, seen = step(model, belief, features, push, jnp.asarray(tau))
-            after = normalizer.unnormalised(seen)
+            after = normalizer.unnormalized(seen)
             total += 0.99 ** (t / 0.05) * float(task.reward(here, push, after, jnp.asarray(tau)))
             here, t = after, t + tau
         action = greedy(LEARNING, policy.networks.actor, normalizer.features(here))
         total += 0.99 ** (t / 0.05) * float(value(policy.networks.critics, normalizer.features(here), action))
-        np.testing.assert_allclose(worth[k], total, rtol=2e-4)
+        np.testing.assert_allclose(returns[k], total, rtol=2e-4)
 
 
 def test_a_reward_of_places_is_that_of_their_changes() -> None:
@@ -313,17 +313,17 @@ def test_a_reward_of_places_is_that_of_their_changes() -> None:
     )
     seen_obs = jnp.zeros(12).at[0].set(1.2).at[-1].set(0.7)  # it has just moved on by 0.7
     z = model.start(key=jax.random.key(2))
-    tried, worth = sequences(policy, seen_obs, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
+    tried, returns = sequences(policy, seen_obs, z, jax.random.normal(jax.random.key(3), (1, 3, 6)))
     for k in range(6):
         tau = interval(model, z, normalizer.features(seen_obs), tried[0, :, k])
-        after = normalizer.unnormalised(step(model, z, normalizer.features(seen_obs), tried[0, :, k], tau)[1])
+        after = normalizer.unnormalized(step(model, z, normalizer.features(seen_obs), tried[0, :, k], tau)[1])
         here, there = np.array(seen_obs), np.array(after)
         here[-1], there[-1] = 3.0, 3.0 + float(after[-1])
         total = task.reward(here, np.array(tried[0, :, k]), there, float(tau))
         if not task.terminal(there):
             action = greedy(LEARNING, networks.actor, normalizer.features(after))
             total += 0.99 ** float(tau) * float(value(networks.critics, normalizer.features(after), action))
-        np.testing.assert_allclose(worth[k], total, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(returns[k], total, rtol=1e-3, atol=1e-3)
 
 
 def test_a_fixed_interval_replaces_the_timers() -> None:

@@ -41,7 +41,7 @@ from kairode.planning.optimize_schedule import (
     sweep_penalties,
     trial_env,
 )
-from kairode.planning.optimized_schedule import Earned, OptimizedSchedule, later_visits
+from kairode.planning.optimized_schedule import OptimizedSchedule, PredictedRewards, later_decisions
 from kairode.seeds import Purpose, derive
 
 KEY = jax.random.key(0)
@@ -113,7 +113,7 @@ def at(state: np.ndarray, action: int, tau: float) -> np.ndarray:
     return (scipy.linalg.expm(whole * tau) @ np.append(state, 1.0))[:2]
 
 
-def worth(state: np.ndarray, action: int, tau: int) -> float:
+def value_by_hand(state: np.ndarray, action: int, tau: int) -> float:
     """The paper's equation, by hand."""
     rewards = sum(GAMMA ** (i - 1) * -float((at(state, action, i) ** 2).sum()) for i in range(1, tau + 1))
     end = at(state, action, tau)
@@ -138,12 +138,14 @@ def starts(count: int) -> list[tuple[np.ndarray, int]]:
 def test_the_discrete_choice_is_that_of_brute_force() -> None:
     env = Linear()
     schedule = chosen(env)
-    choose = eqx.filter_jit(lambda d: (schedule.worths(d, key=KEY), schedule.interval(jnp.zeros(()), d, key=KEY)))
+    choose = eqx.filter_jit(
+        lambda d: (schedule.candidate_values(d, key=KEY), schedule.interval(jnp.zeros(()), d, key=KEY))
+    )
     picks = set()
     for state, action in starts(60):
-        by_hand = np.array([worth(state, action, tau) for tau in range(1, 11)])
-        worths, tau = choose(decision(state, action))
-        np.testing.assert_allclose(worths, by_hand, rtol=1e-4, atol=1e-4)
+        by_hand = np.array([value_by_hand(state, action, tau) for tau in range(1, 11)])
+        values, tau = choose(decision(state, action))
+        np.testing.assert_allclose(values, by_hand, rtol=1e-4, atol=1e-4)
         assert float(tau) == 1 + int(by_hand.argmax())
         picks.add(float(tau))
     assert len(picks) > 4
@@ -217,12 +219,12 @@ def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     task = env.task
     policy = QPolicy(Nothing((), ()), IdentityEncoder(), task.spec, 0.0, accrues=True)
     here = Decision(jnp.array([0.7]), jnp.array(2), jnp.zeros(()), jnp.array(0), (), jnp.array([0.7]))
-    worths = optimize_schedule(env, policy, env).worths(here, key=KEY)
+    values = optimize_schedule(env, policy, env).candidate_values(here, key=KEY)
     # Over the line after 4.3 s: from the fifth second on nothing more is earned or lost.
     rewards = [GAMMA ** (i - 1) * (-1 + 10 * (i == 5)) for i in range(1, 6)]
     by_hand = [sum(rewards[:tau]) + (GAMMA**tau * -20 if tau < 5 else 0) for tau in range(1, 6)]
-    np.testing.assert_allclose(worths[:5], by_hand, rtol=1e-5)
-    np.testing.assert_allclose(worths[5:], worths[4], rtol=1e-5)
+    np.testing.assert_allclose(values[:5], by_hand, rtol=1e-5)
+    np.testing.assert_allclose(values[5:], values[4], rtol=1e-5)
     flowing = optimize_schedule(env, policy, env, continuous=True, taus=(0.5, 9.0), tolerance=0)
     assert float(flowing.interval(jnp.zeros(()), here, key=KEY)) >= 4.3
     # Where the goal is not worth it, stop short of it.
@@ -266,7 +268,7 @@ def test_candidates_are_multiples_of_the_finest_step() -> None:
 
 @pytest.mark.slow
 def test_latent_states_are_carried_along_as_by_hand() -> None:
-    """Under a schedule that models choose, in collected episodes and in practice."""
+    """Under a schedule that models choose, in collected episodes and in training."""
     env = kairode.make("gridworld", horizon=20.0)
     models = [
         build("dt-rnn", env.task.spec, ModelConfig(latent_size=3, timer="none"), key=jax.random.key(i))
@@ -328,25 +330,27 @@ def test_models_as_by_hand() -> None:
             each[m, tau - 1] = earned + 0.995**tau * float(q(seen).max()) / 1e-3
             before = seen
     schedule = optimize_schedule(models, policy, env)
-    np.testing.assert_allclose(schedule.worths(here, key=KEY), each.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(schedule.candidate_values(here, key=KEY), each.mean(0), rtol=1e-4)
     cautious = optimize_schedule(models, policy, env, quantile=0.25)
     waiting = np.quantile(each - each[:, :1], 0.25, axis=0)
-    np.testing.assert_allclose(cautious.worths(here, key=KEY), each[:, 0].mean() + waiting, rtol=1e-3, atol=2.0)
+    np.testing.assert_allclose(
+        cautious.candidate_values(here, key=KEY), each[:, 0].mean() + waiting, rtol=1e-3, atol=2.0
+    )
     priced = optimize_schedule(models, policy, env.task, price=50.0)
     count = np.array([sum(0.995 ** (tau * k) for k in range(1, math.ceil(1000 / tau))) for tau in range(1, 15)])
-    lost = np.asarray(schedule.worths(here, key=KEY) - priced.worths(here, key=KEY))
+    lost = np.asarray(schedule.candidate_values(here, key=KEY) - priced.candidate_values(here, key=KEY))
     np.testing.assert_allclose(lost, 50 * count, rtol=0.02, atol=2.0)
 
 
-def test_later_visits() -> None:
+def test_later_decisions() -> None:
     spec = Linear().task.spec
     taus = jnp.array([1.0, 7.0, 60.0])
     wanted = [sum(GAMMA ** (tau * k) for k in range(1, 61) if tau * k < 60) for tau in (1, 7, 60)]
-    np.testing.assert_allclose(later_visits(spec, jnp.zeros(()), taus), wanted, rtol=1e-5)
+    np.testing.assert_allclose(later_decisions(spec, jnp.zeros(()), taus), wanted, rtol=1e-5)
     plain = dataclasses.replace(spec, discount=1.0)
-    np.testing.assert_allclose(later_visits(plain, jnp.array(50.0), taus), [9, 1, 0])
+    np.testing.assert_allclose(later_decisions(plain, jnp.array(50.0), taus), [9, 1, 0])
     endless = dataclasses.replace(spec, horizon=math.inf)
-    np.testing.assert_allclose(later_visits(endless, jnp.zeros(()), taus[:1]), [GAMMA / (1 - GAMMA)], rtol=1e-5)
+    np.testing.assert_allclose(later_decisions(endless, jnp.zeros(()), taus[:1]), [GAMMA / (1 - GAMMA)], rtol=1e-5)
 
 
 class Line(Linear):
@@ -434,9 +438,9 @@ def test_a_budget_is_kept_whatever_happens(line: tuple[Line, QPolicy], budget: i
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.max(found.length) <= budget
     assert np.all(np.sum(found.records.interval, axis=0) >= 60 - 1e-3)
-    worth, _ = returned(env, policy, schedule)
+    value, _ = returned(env, policy, schedule)
     every, _ = returned(env, policy, Fixed(float(math.ceil(60 / budget))))
-    assert worth >= every - 1e-3 * abs(every)
+    assert value >= every - 1e-3 * abs(every)
 
 
 def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
@@ -444,19 +448,19 @@ def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
     tried = sweep_penalties(optimize_schedule(env, policy, env, tolerance=0), policy, env)
     # A rising price moves the choice to fewer (discounted) visits, never to more.
     chosen_at = [np.flatnonzero(tried.prices == tried.at_price(price))[0] for price in np.logspace(-4, 3, 30)]
-    assert (np.diff(tried.weighed[chosen_at]) <= 0).all()
+    assert (np.diff(tried.discounted_decisions[chosen_at]) <= 0).all()
     assert len(set(chosen_at)) > 3
     obs_bounds = sweep_penalties(schedule_for_learning(env, env, budget=12).with_q(policy.q), policy, env)
-    assert obs_bounds.visits.max() <= 12 < tried.visits.max()
+    assert obs_bounds.decisions.max() <= 12 < tried.decisions.max()
     assert obs_bounds.returns.max() > np.median(obs_bounds.returns)
     # By hand, at one of them, decision by decision.
     now = dataclasses.replace(
-        optimize_schedule(env, policy, env, tolerance=0), visit_penalty=jnp.asarray(tried.prices[8], jnp.float32)
+        optimize_schedule(env, policy, env, tolerance=0), decision_penalty=jnp.asarray(tried.prices[8], jnp.float32)
     )
     choose = eqx.filter_jit(lambda d: now.interval(jnp.zeros(()), d, key=KEY))
     few = sweep_penalties(optimize_schedule(env, policy, env, tolerance=0), policy, env, episodes=3)
     returns, visits = [], []
-    now = dataclasses.replace(now, visit_penalty=jnp.asarray(few.prices[8], jnp.float32))
+    now = dataclasses.replace(now, decision_penalty=jnp.asarray(few.prices[8], jnp.float32))
     for key in jax.random.split(jax.random.key(derive(0, Purpose.SCHEDULE_TRIAL)), 3):
         start = kairode.data.rollout.start(env, policy, key)
         x, time, total, count = np.asarray(start.moment.state, np.float64), 0.0, 0.0, 0
@@ -470,7 +474,7 @@ def test_what_shadow_prices_come_to(line: tuple[Line, QPolicy]) -> None:
             count += 1
         returns.append(total)
         visits.append(count)
-    assert few.visits[8] == pytest.approx(np.mean(visits), rel=0.02)
+    assert few.decisions[8] == pytest.approx(np.mean(visits), rel=0.02)
     assert few.returns[8] == pytest.approx(np.mean(returns), rel=0.02)
 
 
@@ -532,7 +536,7 @@ def test_without_a_tolerance_only_exactly_equal_candidates_tie() -> None:
 
     def pick(worths: list[float], ended: Any) -> int:
         worth = jnp.array(worths)
-        return int(schedule.pick(worth, Earned(worth[None], worth[None], ended), worth.max()))
+        return int(schedule.pick(worth, PredictedRewards(worth[None], worth[None], ended), worth.max()))
 
     assert pick([2.0, 2.0, 2.0, 1.0], alive) == 2
     assert pick([2.0, 2.0 - 1e-6, 1.0, 1.0], alive) == 0
@@ -544,9 +548,9 @@ def test_a_loss_within_the_tolerance_is_taken_and_no_larger_one() -> None:
     for error in (0.5, 2.0, 4.0, 8.0):
         for tolerance in (0.01, 0.05, 0.2):
             taus = np.arange(1, 11)
-            worths = -(1 - GAMMA**taus) / (1 - GAMMA) + GAMMA**taus * (EXACT + error)
+            values = -(1 - GAMMA**taus) / (1 - GAMMA) + GAMMA**taus * (EXACT + error)
             size = (1 - GAMMA**taus) / (1 - GAMMA)
-            wanted = taus[worths >= worths.max() - tolerance * size].max(initial=1)
+            wanted = taus[values >= values.max() - tolerance * size].max(initial=1)
             assert still_choice(EXACT + error, tolerance=tolerance) == wanted, (error, tolerance)
         assert still_choice(EXACT + error) == 1
     assert still_choice(EXACT - 1.0) == still_choice(EXACT - 1.0, tolerance=0.05) == 10
@@ -659,7 +663,7 @@ def test_the_calibrated_choice_is_that_of_the_true_dynamics(walk: Any) -> None:
     env, model, policy, data = walk
     corrected = optimize_schedule(model, policy, env, data=data, tolerance=0, calibrate=True)
     believed = optimize_schedule(model, policy, env, data=data, tolerance=0)
-    choose = eqx.filter_jit(lambda s, d: (s.worths(d, key=KEY), s.interval(jnp.zeros(()), d, key=KEY)))
+    choose = eqx.filter_jit(lambda s, d: (s.candidate_values(d, key=KEY), s.interval(jnp.zeros(()), d, key=KEY)))
     picks = set()
     # Predictions stay within a fifth of the range of the data beyond it, which is far away here.
     for x, action in itertools.product((-6.3, -2.1, 0.4, 3.7, 5.2), (0, 2)):
@@ -670,8 +674,8 @@ def test_the_calibrated_choice_is_that_of_the_true_dynamics(walk: Any) -> None:
             path = np.broadcast_to(ends, 10)
             nearest = EXACT * np.min([(path + u) ** 2 for u in (-1, 0, 1)], axis=0)
             wanted = np.cumsum(GAMMA ** np.arange(10) * -(path**2)) + GAMMA ** np.arange(1, 11) * nearest
-            worths, tau = choose(schedule, here)
-            np.testing.assert_allclose(worths, wanted, rtol=1e-4, atol=1e-3)
+            values, tau = choose(schedule, here)
+            np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-3)
             if schedule is corrected:
                 assert wanted[round(float(tau)) - 1] == pytest.approx(wanted.max(), rel=1e-4), "two candidates tie"
                 picks.add(float(tau))
@@ -791,7 +795,7 @@ def test_refused_without_what_it_needs() -> None:
         schedule = optimize_schedule(model, policy, env)
     assert isinstance(schedule.lookahead, ModelLookahead)
     with pytest.raises(KairodeError, match=r"use it with kairode\.evaluate"):
-        schedule.worths(decision(np.zeros(6), 0), key=KEY)
+        schedule.candidate_values(decision(np.zeros(6), 0), key=KEY)
     unlearned = schedule_for_learning(env, env)
     assert isinstance(unlearned.lookahead, TrueLookahead)
     with pytest.raises(KairodeError, match="no policy yet"):

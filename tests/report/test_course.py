@@ -32,7 +32,7 @@ def test_the_same_episode_is_the_same_file(tmp_path) -> None:
     assert (tmp_path / "one.svg").read_text() == (tmp_path / "again.svg").read_text()
 
 
-def test_counts_in_place_of_standardised_logarithms() -> None:
+def test_counts_in_place_of_standardized_logarithms() -> None:
     env = kairode.make("hiv", horizon=20)
     found = course(env, kairode.collect(env, episodes=1, seed=0)[0])
     np.testing.assert_allclose(found["seen"][0], UNHEALTHY, rtol=1e-4)

@@ -11,7 +11,7 @@ import pytest
 import kairode
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
-from kairode.paper.returns import cell
+from kairode.paper.returns import table_cell
 from kairode.report.compare import key_figures
 from kairode.report.mpc import mean_and_std, mpc_sentence
 from kairode.report.summary import summary_sentences
@@ -66,11 +66,11 @@ def test_figures_of_an_evaluation() -> None:
 
 def test_row_of_a_schedule() -> None:
     old = {"return": 5.0, "plain": 50.0, "visits": 10.0, "healthy": 0.5, "reached": 0.0, "time": 100.0}
-    old |= {"low": 4.0, "high": 6.0, "visit_penalty": 2.0}
+    old |= {"low": 4.0, "high": 6.0, "decision_penalty": 2.0}
     new = accrued_figures(old, discounted=True, episodes=20)
     assert (new["objective"], new[new["objective"]]) == ("discounted_accrued_return", 5.0)
     assert (new["accrued_return"], new["return"], new["decisions"]) == (50.0, None, 10.0)
-    assert (new["measures"], new["visit_penalty"], new["episodes"]) == ({"healthy": 0.5}, 2.0, 20)
+    assert (new["measures"], new["decision_penalty"], new["episodes"]) == ({"healthy": 0.5}, 2.0, 20)
     assert not {"plain", "visits", "reached", "healthy"} & set(new)
     other = accrued_figures({**old, "low": 40.0, "high": 60.0}, discounted=False)
     assert (other["objective"], other[other["objective"]]) == ("accrued_return", 50.0)
@@ -168,9 +168,9 @@ def test_tables_from_old_records(tmp_path: Path) -> None:
     for name, env in (("study-hiv", "hiv"), ("study-gridworld", "gridworld")):
         shutil.copy(OLD / f"{name}.json", tmp_path / f"ours-{env}.json")
         for tau in (0.0, {"hiv": 5.0, "gridworld": 7.0}[env]):
-            mine = cell(tmp_path, "ours", env, "latent-ode", tau)
+            mine = table_cell(tmp_path, "ours", env, "latent-ode", tau)
             assert mine is not None
-            assert mine == cell(RESULTS / "policies", "ours", env, "latent-ode", tau)
+            assert mine == table_cell(RESULTS / "policies", "ours", env, "latent-ode", tau)
             assert mine["mean"] == mean(objective_of(mine))
 
 

@@ -11,6 +11,7 @@ import kairode
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.config.commands import command_of
 from kairode.config.run import RunConfig
+from kairode.runs.dyna import dyna_folder
 from kairode.runs.folder import RunFolder
 
 OLD_RUN: dict[str, Any] = {
@@ -197,7 +198,7 @@ def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     assert RunFolder(tmp_path, "control").config(MPCConfig) == RunFolder(mpc_run.folder).config(MPCConfig)
 
 
-def test_a_run_is_evaluated_reported_and_recognised(typed, gridworld_run, tmp_path) -> None:
+def test_a_run_is_evaluated_reported_and_recognized(typed, gridworld_run, tmp_path) -> None:
     folder = shutil.copytree(gridworld_run.folder, tmp_path / "run")
     (folder / "fit" / "manifest.json").unlink()
     (folder / "fit" / "config.json").write_text(json.dumps(OLD_FIT))
@@ -224,7 +225,7 @@ def test_a_run_is_evaluated_reported_and_recognised(typed, gridworld_run, tmp_pa
     assert len(kairode.load_models(folder / "fit")) == 2
 
 
-def test_an_mpc_run_is_evaluated_and_recognised(typed, mpc_run, tmp_path) -> None:
+def test_an_mpc_run_is_evaluated_and_recognized(typed, mpc_run, tmp_path) -> None:
     folder = as_older(shutil.copytree(mpc_run.folder, tmp_path / "run"), OLD_MPC)
     for file in folder.glob("policies*"):  # the weights were called otherwise
         file.rename(file.with_name(file.name.replace("policies", "pilots")))
@@ -241,3 +242,16 @@ def test_an_mpc_run_is_evaluated_and_recognised(typed, mpc_run, tmp_path) -> Non
     code, _, err = typed(*mpc_run.words[:-1], str(folder), "--refit-every", "100")
     assert code == 2
     assert "holds another run (refit_every is 150 there and 100 here)" in err
+    about = json.loads((folder / "checkpoint.json").read_text())
+    about["spent"] = about.pop("stage_seconds")
+    (folder / "checkpoint.json").write_text(json.dumps(about))
+    code, _, err = typed(*mpc_run.words[:-1], str(folder), "--decisions", "400", "-q")
+    assert code == 0, err
+    seconds = json.loads((folder / "record.json").read_text())["figures"]["stage_seconds"]
+    assert seconds["fitting"] >= round(about["spent"]["fitting"], 1)
+
+
+def test_folders_of_dyna_rounds(tmp_path) -> None:
+    assert dyna_folder(tmp_path, "hiv", 2) == tmp_path / "dyna-hiv-seed2"
+    (tmp_path / "rounds-hiv-seed2").mkdir()
+    assert dyna_folder(tmp_path, "hiv", 2) == tmp_path / "rounds-hiv-seed2"

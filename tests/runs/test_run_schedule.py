@@ -25,6 +25,7 @@ from kairode.runs.migrate import migrate_record
 from kairode.runs.pipeline import schedule_config
 from kairode.runs.record import make_record
 from kairode.runs.schedule import check_schedule_config, learned_policy, load_chosen
+from kairode.training import checkpoint
 
 SMALL = DQNConfig(hidden=(8, 8), replay_capacity=256, batch_size=8, reward_scale=0.1)
 
@@ -189,7 +190,7 @@ def test_no_run(typed, tmp_path):
 
 
 @pytest.mark.slow
-def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
+def test_policies_that_train_together_are_tested_and_kept(tmp_path):
     fixed = ScheduleStudy(
         "gridworld", "fixed", 2, intervals=(0.0, 7.0), dqn=SMALL, seeds=2, validate_every=50, test_episodes=3
     )
@@ -205,6 +206,11 @@ def test_policies_that_practise_together_are_tested_and_kept(tmp_path):
     assert list(figures["points"]) == ["price 0", "price 5", "budget 30"]
     assert max(figures["points"]["budget 30"]["decisions"]) <= 30
     assert kairode.load_policy(tmp_path / "visits" / "gridworld-truth" / "price 0" / "1").scale == 0.1
+    place = tmp_path / "visits" / "gridworld-fixed"
+    before = checkpoint.describe(place / "training")["sha256"]
+    (place / "training").rename(place / "practice")  # the name in older versions
+    run_schedule_study(fixed, tmp_path, place)
+    assert checkpoint.describe(place / "training")["sha256"] == before, "it was finished"
     found = read_points(tmp_path / "results", "gridworld")
     assert list(found) == ["fixed", "own", "truth", "once-truth price", "once-truth budget"]
 
@@ -276,7 +282,7 @@ def test_refits_at_chosen_times(typed, tmp_path, dyna_run, folder):
     [revisits] = (place / "schedule").glob("revisits-*")
     before = (revisits / "1" / "checkpoint.json").stat().st_mtime_ns
     told = figures()
-    assert told["real_episodes"] == 14, "as in the run: candidates, practice, revisits"
+    assert told["real_episodes"] == 14, "as in the run: candidates, training, refits"
     assert (revisits / "1" / "checkpoint.json").stat().st_mtime_ns == before, "not done again"
     source, policy, schedule = load_chosen(place)
     assert len(source.data) == 14

@@ -66,6 +66,7 @@ class ActorCritic(eqx.Module):
 
 
 def init_actor_critic(features: int, actions: int, settings: ActorCriticConfig, *, key: Key[Array, ""]) -> ActorCritic:
+    """Random networks, targets equal to them, fresh optimiser states."""
     actor_key, critic_key = jax.random.split(key)
     outputs = 2 * actions if settings.stochastic else actions
     actor = ReLUNetwork.new(features, *settings.hidden, outputs, key=actor_key)
@@ -106,6 +107,7 @@ def drawn(
 def explore(
     settings: ActorCriticConfig, actor: ReLUNetwork, features: Float[Array, "*b f"], *, key: Key[Array, ""]
 ) -> Float[Array, "*b act"]:
+    """Actions for collecting data: sampled by SAC, otherwise the greedy ones with noise, clipped to [-1, 1]."""
     if settings.stochastic:
         return drawn(actor, features, key=key)[0]
     action = greedy(settings, actor, features)
@@ -120,12 +122,14 @@ def value(critics: Critic, features: Float[Array, "*b f"], action: Float[Array, 
 def critic_values(
     critics: Critic, features: Float[Array, "*b f"], action: Float[Array, "*b act"]
 ) -> Float[Array, "n *b"]:
+    """Q of every critic, along a new first axis."""
     return jax.vmap(lambda critic: critic(features, action))(critics)
 
 
 def next_values(
     agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
 ) -> Float[Array, " b"]:
+    """Value of the next state by the target networks; TD3 adds noise to the action, SAC counts entropy."""
     target, features = agent.target, batch.next_features
     if settings.stochastic:
         action, density = drawn(agent.networks.actor, features, key=key)
@@ -138,6 +142,7 @@ def next_values(
 
 
 def critic_loss(critics: Critic, batch: ReplayTransition, targets: Float[Array, " b"]) -> Float[Array, ""]:
+    """Mean squared error of each critic, summed over the critics."""
     errors = critic_values(critics, batch.features, batch.action) - targets[None]
     return (errors**2).mean(1).sum()
 
@@ -171,7 +176,7 @@ def update_actor_critic(
     critics = optax.apply_updates(critics, change)
 
     temperature = jnp.exp(agent.log_temperature)
-    (worth, density), slope = jax.value_and_grad(actor_loss, has_aux=True)(
+    (policy_loss, density), slope = jax.value_and_grad(actor_loss, has_aux=True)(
         actor, critics, temperature, settings, batch, key=actor_key
     )
     change, actor_state = optax.adam(settings.actor_learning_rate).update(slope, agent.actor_state)
@@ -194,5 +199,5 @@ def update_actor_critic(
             agent, networks=Networks(actor, critics), critic_state=critic_state, updates=moved.updates
         )
         moved = choose(agent.updates % settings.policy_delay == 0, moved, held)
-    sane = jnp.isfinite(loss) & jnp.isfinite(worth)
+    sane = jnp.isfinite(loss) & jnp.isfinite(policy_loss)
     return choose(sane, moved, agent), sane

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.agents.network import ReLUNetwork
 from kairode.config.agents import DQNConfig
-from kairode.data.replay import Prioritised, add_prioritised, draw, empty_prioritised, prioritise
+from kairode.data.replay import PrioritizedReplay, add_prioritized, draw, empty_prioritized, update_priorities
 from kairode.trees import choose
 
 
@@ -45,13 +45,14 @@ class Learner(eqx.Module):
     q: ReLUNetwork
     target: ReLUNetwork
     optimizer: Any
-    replay: Prioritised
+    replay: PrioritizedReplay
 
 
 def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[Array, ""]) -> Learner:
+    """A random Q-network, the same one as target, an empty replay buffer."""
     q = ReLUNetwork.new(features, *settings.hidden, actions, key=key)
     row = jnp.zeros(2 * features + 3)
-    replay = empty_prioritised(settings.replay_capacity, row, alpha=settings.alpha, beta=settings.beta)
+    replay = empty_prioritized(settings.replay_capacity, row, alpha=settings.alpha, beta=settings.beta)
     return Learner(q, q, q_optimizer(settings).init(q), replay)
 
 
@@ -99,7 +100,8 @@ def huber(error: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def store_transitions(learner: Learner, transitions: ReplayTransition) -> Learner:
-    return dataclasses.replace(learner, replay=add_prioritised(learner.replay, pack_transition(transitions)))
+    """Add transitions to the replay buffer, with the highest priority so far."""
+    return dataclasses.replace(learner, replay=add_prioritized(learner.replay, pack_transition(transitions)))
 
 
 def learning_rate_factor(settings: DQNConfig, done: Float[Array, ""]) -> Float[Array, ""] | float:
@@ -119,7 +121,7 @@ def update_q(
     drawn = draw(learner.replay, settings.batch_size, key=key)
     ready = going & (learner.replay.replay.size >= settings.batch_size)
     learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
-    replay = prioritise(learner.replay, drawn.where, errors)
+    replay = update_priorities(learner.replay, drawn.where, errors)
     return dataclasses.replace(learner, replay=replay), jnp.isfinite(errors).all()
 
 

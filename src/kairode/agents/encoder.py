@@ -100,11 +100,13 @@ class TrackedMemory(NamedTuple):
 
 
 def start_latents(models: DynamicsModel, spec: Spec, key: Key[Array, ""]) -> LatentMemory:
+    """Latent state of every model at the start of an episode."""
     keys = jax.random.split(key, models.decoder.weight.shape[0])
     return LatentMemory.new(spec, eqx.filter_vmap(lambda model, key: model.start(key=key))(models, keys))
 
 
 def advance_latents(models: DynamicsModel, latents: LatentMemory, elapsed: Tau) -> LatentMemory:
+    """Latent state of every model after the last observation and action were held for `elapsed`."""
     return latents._replace(z=eqx.filter_vmap(lambda model, z: latents.moved(model, z, elapsed))(models, latents.z))
 
 

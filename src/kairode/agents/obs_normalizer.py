@@ -38,7 +38,7 @@ class ObsNormalizer(eqx.Module):
     def features(self, seen_obs: Any) -> Any:
         return self.statistics.normalize(seen_obs)
 
-    def unnormalised(self, features: Any) -> Any:
+    def unnormalized(self, features: Any) -> Any:
         """Inverse of `features`."""
         return self.statistics.denormalize(features)
 

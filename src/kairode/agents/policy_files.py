@@ -35,6 +35,7 @@ def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | Non
 
 
 def describe_policy(folder: str | Path) -> dict[str, Any]:
+    """The description of a saved policy, without its weights: environment, schedule, sizes, epsilon."""
     if not checkpoint.exists(folder, NAME):
         raise KairodeError(f"there is no policy in {folder}: give the folder of `kairode run` or `kairode dyna`.")
     about = checkpoint.describe(folder, NAME)

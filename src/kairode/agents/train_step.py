@@ -131,6 +131,7 @@ class _StepResult(eqx.Module):
 
 
 def select_action(settings: DQNConfig, train_state: TrainState) -> tuple[Int[Array, ""], Key[Array, ""]]:
+    """Epsilon-greedy action of one agent, and the decision's random key."""
     key = jax.random.fold_in(jax.random.wrap_key_data(train_state.key), train_state.decisions)
     values = train_state.learner.q(train_state.episode.features)
     share = epsilon(settings, train_state.decisions)
@@ -197,6 +198,7 @@ def update_agent(settings: DQNConfig, train_state: TrainState, step: _StepResult
 
 
 def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState) -> TrainState:
+    """One decision of every agent: act, step its environment, store, update."""
     action, key = jax.vmap(partial(select_action, settings))(train_state)
     inputs = (train_state.episode, action, key, train_state.learner.q)
     steps = _for_all_agents(partial(env_step, settings), batches, *inputs)
@@ -225,6 +227,7 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
 
 
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:
+    """The state with these transitions in the replay buffer of every agent."""
     learner = jax.vmap(store_transitions, in_axes=(0, None))(train_state.learner, transitions)
     return eqx.tree_at(lambda p: p.learner, train_state, learner)
 

@@ -48,7 +48,7 @@ from kairode.trees import alone, one, stack
 
 STAGE = "learning in imagination"
 DATA = "experience.parquet"
-OPEN = ("rounds",)
+MUTABLE_FIELDS = ("rounds",)
 """Fields that a resumed run may change: more rounds continue where fewer ended."""
 
 
@@ -124,7 +124,7 @@ def run_rounds(
         raise KairodeError(
             f"Dyna rounds need discrete actions; those of '{env.task.spec.name}' are continuous: use kairode.train_mpc."
         )
-    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in OPEN}
+    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in MUTABLE_FIELDS}
     session = Session(folder, {"config": fields, "system": spec_identity(env.task.spec)})
     state, figures = _earlier(config, env, folder, session)
     with session:

@@ -29,7 +29,7 @@ from kairode.training.session import Session
 
 SAVE_SECONDS = 60.0
 """Time between checkpoints."""
-OPEN = ("decisions", "test_episodes")
+MUTABLE_FIELDS = ("decisions", "test_episodes")
 """Fields that a resumed run may change: more decisions continue where fewer ended."""
 
 
@@ -117,7 +117,7 @@ class MPCTraining:
     def __init__(self, config: MPCConfig, env: Any, folder: Path | None, callback: Callback = no_callback) -> None:
         self.config = check_mpc(config, env.task.spec)
         self.folder, self.callback = folder, callback
-        fields = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in OPEN}
+        fields = {name: value for name, value in dataclasses.asdict(self.config).items() if name not in MUTABLE_FIELDS}
         identity = {"config": fields, "system": spec_identity(env.task.spec)}
         self.session = Session(folder, identity, save_seconds=SAVE_SECONDS)
         self.episodes: list[FinishedEpisode] = []
@@ -150,17 +150,17 @@ class MPCTraining:
         with self.session:
             while loop.decisions < config.decisions:
                 self._refit_if_due()
-                self.episodes += loop.turn()
+                self.episodes += loop.step()
                 stop = self.session.interrupted()
                 if loop.decisions % 100 == 0:
-                    self._tell()
+                    self._report_progress()
                     if self.session.due() and not stop:
                         self._save()
                 if stop and loop.decisions < config.decisions:
                     self._save()
                     raise self.session.stop(f"after {loop.decisions:,} decisions")
             self._save()
-        loop.settle()
+        loop.update_learner()
 
     def policies(self) -> list[Policy]:
         """Policy of each seed, without exploration noise."""
@@ -183,9 +183,9 @@ class MPCTraining:
         if not self.session.resumable:
             return False
         about = self.session.earlier
-        arrays = self.session.restore(self.loop.like(about["decisions"]))
+        arrays = self.session.restore(self.loop.checkpoint_template(about["decisions"]))
         self.loop.restore(arrays, about["decisions"], about["epoch"])
-        self.loop.spent = about["spent"]
+        self.loop.stage_seconds = about.get("stage_seconds") or about["spent"]  # the name in older checkpoints
         self.episodes, self.fits = [FinishedEpisode(*entry) for entry in about["ended"]], about["fits"]
         return True
 
@@ -196,18 +196,18 @@ class MPCTraining:
             with atomic_write(self.folder / "metrics.jsonl") as part:
                 part.write_text("".join(json.dumps(line) + "\n" for line in (*self.fits, *lived)))
         about = {"decisions": loop.decisions, "epoch": loop.epoch, "ended": self.episodes, "fits": self.fits}
-        self.session.save(loop.arrays(), spent=loop.spent, **about)
+        self.session.save(loop.arrays(), stage_seconds=loop.stage_seconds, **about)
 
     def _mark(self) -> None:
-        self.mark = (self.loop.decisions, self.loop.spent["planning"])
+        self.mark = (self.loop.decisions, self.loop.stage_seconds["planning"])
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         first, planning = self.mark
         latest = [[e.earned for e in self.episodes[-200:] if e.seed == i][-5:] for i in range(self.config.seeds)]
         metrics: dict[str, Any] = {"return": [float(np.mean(some)) if some else float("nan") for some in latest]}
         if self.loop.decisions > first:
-            spent = self.loop.spent["planning"] - planning
-            metrics["ms_per_decision"] = 1e3 * spent / (self.loop.decisions - first)
+            seconds = self.loop.stage_seconds["planning"] - planning
+            metrics["ms_per_decision"] = 1e3 * seconds / (self.loop.decisions - first)
         if self.fits:
             errors = self.fits[-1].get("model_error", [])
             metrics["model_error"] = [float("nan") if error is None else error for error in errors]

@@ -107,7 +107,7 @@ def reward_skill(
     real, tau = batch.real, batch.tau * task.spec.tick
 
     def seen_obs(x: Array) -> Array:
-        return normalizer.unnormalised(jnp.moveaxis(x, 1, -1))
+        return normalizer.unnormalized(jnp.moveaxis(x, 1, -1))
 
     def reward(before: Array, after: Array) -> Array:
         each = jax.vmap(jax.vmap(task.reward))(normalizer.origin(before), jnp.moveaxis(batch.action, 1, -1), after, tau)

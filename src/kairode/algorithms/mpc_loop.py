@@ -1,7 +1,7 @@
 """The loop of MPC: environments of several seeds on the host, their learners on the device.
 
 The loop of the paper's algorithm 3, in parts: `warm_up` (random decisions), `begin_epoch` (statistics, models, new
-episodes) and `turn` (plan, act, store, update). `mpc.py` calls them and keeps the records.
+episodes) and `step` (plan, act, store, update). `mpc.py` calls them and keeps the records.
 """
 
 import dataclasses
@@ -69,10 +69,10 @@ class MPCLoop:
         self.epoch = 0
         self.memory: Any = None
         self.pending: np.ndarray | None = None
-        """Rows of the last turn, not stored yet."""
+        """Rows of the last step, not stored yet."""
         self.seen_obs = self.rollout.obs
         """The observations after the normaliser's changes."""
-        self.spent = dict.fromkeys(("planning", "physics", "learning", "fitting"), 0.0)
+        self.stage_seconds = dict.fromkeys(("planning", "physics", "learning", "fitting"), 0.0)
         """Seconds on the host; work on the device counts where the host waits for it."""
 
     def warm_up(self, callback: Callable[[int], None] = lambda done: None) -> list[FinishedEpisode]:
@@ -84,7 +84,7 @@ class MPCLoop:
         ended = []
         self.begin_episodes(np.ones(count, bool))
         for k in range(steps):
-            rows[:, k], new = self._step(random[k])
+            rows[:, k], new = self._step_envs(random[k])
             ended += new
             if k % 100 == 99:
                 callback(k + 1)
@@ -98,7 +98,7 @@ class MPCLoop:
         """Update statistics and models, and start new episodes, as in algorithm 3; returns the refit."""
         started = time.perf_counter()
         figures: dict[str, Any] = {}
-        self.settle()
+        self.update_learner()
         if self.epoch and self.decisions > self.config.agent.warmup:
             self._update_statistics(self._latest())
         if self.fit_state is not None:
@@ -117,13 +117,13 @@ class MPCLoop:
             }
         self.epoch += 1
         self.begin_episodes(np.ones(len(self.seeds), bool))
-        self.spent["fitting"] += time.perf_counter() - started
+        self.stage_seconds["fitting"] += time.perf_counter() - started
         return figures
 
-    def turn(self, wait: bool = False) -> list[FinishedEpisode]:
+    def step(self, wait: bool = False) -> list[FinishedEpisode]:
         """One decision of every seed; returns the episodes that ended.
 
-        The update after the last turn is queued behind this turn's plan, so that it runs while the host steps the
+        The update after the last step is queued behind this step's plan, so that it runs while the host steps the
         physics: decisions use networks one update behind. With `wait`, each part is waited for, so that their times can
         be measured.
         """
@@ -135,20 +135,20 @@ class MPCLoop:
         if wait:
             jax.block_until_ready(control)
         decided = time.perf_counter()
-        self.settle()
+        self.update_learner()
         if wait:
             jax.block_until_ready(self.learner)
-        settled = time.perf_counter()
+        updated = time.perf_counter()
         control = np.asarray(control)
         ready = time.perf_counter()
-        self.pending, ended = self._step(control)
-        self.spent["planning"] += (decided - clock) + (ready - settled)
-        self.spent["learning"] += settled - decided
-        self.spent["physics"] += time.perf_counter() - ready
+        self.pending, ended = self._step_envs(control)
+        self.stage_seconds["planning"] += (decided - clock) + (ready - updated)
+        self.stage_seconds["learning"] += updated - decided
+        self.stage_seconds["physics"] += time.perf_counter() - ready
         return ended
 
-    def settle(self) -> None:
-        """Store the rows of the last turn and update, while the host steps the physics."""
+    def update_learner(self) -> None:
+        """Store the rows of the last step and update, while the host steps the physics."""
         if self.pending is not None:
             self.learner = self.learn(self.learner, self.normalizer, self.pending, self.data, self.decisions)
             self.pending = None
@@ -170,7 +170,7 @@ class MPCLoop:
         return found
 
     def arrays(self) -> dict[str, Any]:
-        """All state, to be saved after a turn; the replay buffer without its empty part."""
+        """All state, to be saved after a step; the replay buffer without its empty part."""
         size = min(self.decisions - 1, self.learner.replay.items.shape[1])
         learner = dataclasses.replace(
             self.learner, replay=dataclasses.replace(self.learner.replay, items=self.learner.replay.items[:, :size])
@@ -186,6 +186,7 @@ class MPCLoop:
         }
 
     def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> None:
+        """Continue from the arrays of a checkpoint."""
         self.decisions, self.epoch = decisions, epoch
         kept: LearnerState = arrays["learner"]
         items = self.learner.replay.items.at[:, : kept.replay.items.shape[1]].set(kept.replay.items)
@@ -196,7 +197,7 @@ class MPCLoop:
         self.seen_obs = np.array(arrays["host"]["seen_obs"])
         self.rollout.vector_env.restore({name: np.asarray(value) for name, value in arrays["vector_env"].items()})
 
-    def like(self, decisions: int) -> dict[str, Any]:
+    def checkpoint_template(self, decisions: int) -> dict[str, Any]:
         """Arrays with the shapes of `arrays` after this many decisions."""
         self.begin_episodes(np.ones(len(self.seeds), bool))
         params = None if self.fit_state is None else self.fit_state.params
@@ -207,9 +208,10 @@ class MPCLoop:
         return self.arrays()
 
     def close(self) -> None:
+        """End the simulations."""
         self.rollout.vector_env.close()
 
-    def _step(self, control: np.ndarray) -> tuple[np.ndarray, list[FinishedEpisode]]:
+    def _step_envs(self, control: np.ndarray) -> tuple[np.ndarray, list[FinishedEpisode]]:
         rollout, before, seen = self.rollout, self.rollout.obs, self.seen_obs
         first = rollout.elapsed == 0
         step = rollout.step(control)

@@ -16,6 +16,7 @@ import tyro
 from kairode._process import prepare_process
 from kairode._version import __version__
 from kairode.cli.bench import bench_command
+from kairode.cli.common import REGISTRY
 from kairode.cli.data import collect_command, envs_command
 from kairode.cli.dyna import dyna_command
 from kairode.cli.evaluate import evaluate_command
@@ -72,7 +73,7 @@ def main() -> None:
         print(overview())
         return
     try:
-        asked_for(sys.argv[1:])()
+        parse_command(sys.argv[1:])()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
@@ -91,7 +92,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def asked_for(words: list[str]) -> Callable[[], None]:
+def parse_command(words: list[str]) -> Callable[[], None]:
     """The command with its options, not called yet; help, and errors of the options, are printed here."""
     name, *rest = words
     if name in ("-h", "--help", "help") and rest:  # `kairode help run`
@@ -112,7 +113,7 @@ def asked_for(words: list[str]) -> Callable[[], None]:
     shown, wrong = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(wrong):
-            return tyro.cli(later, prog=prog, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(later, prog=prog, args=rest, config=(tyro.conf.FlagCreatePairsOff,), registry=REGISTRY)
     finally:
         print(plain_help(shown.getvalue()), end="")
         print(plain_help(wrong.getvalue()), end="", file=sys.stderr)

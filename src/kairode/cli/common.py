@@ -2,7 +2,12 @@
 
 import ast
 import dataclasses
+import functools
+import inspect
+import itertools
 import json
+import textwrap
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +18,32 @@ from kairode.errors import KairodeError
 
 Quiet = Annotated[bool, tyro.conf.arg(aliases=["-q"])]
 Command = Callable[..., None]
+REGISTRY = tyro.constructors.ConstructorRegistry()
+"""How the parser reads configs."""
+
+
+@REGISTRY.struct_rule
+def config_options(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.StructConstructorSpec | None:
+    """The fields of a config as options: the help of one is its docstring, in one paragraph."""
+    kinds = [kind for kind in getattr(info.type, "__mro__", ()) if kind.__module__.startswith("kairode.config.")]
+    if not kinds:
+        return None
+    hints, fields = typing.get_type_hints(info.type, include_extras=True), []
+    for name in (field.name for field in dataclasses.fields(info.type)):
+        hint, default = hints[name], getattr(info.default, name)
+        if default is True:  # the option is --no-NAME
+            hint = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+        text = functools.partial(_help, kinds[0], name, "Turn off (on by default): " if default is True else "")
+        fields.append(tyro.constructors.StructFieldSpec(name, hint, default, text))
+    return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
+
+
+def _help(kind: type, name: str, prefix: str) -> str | None:
+    (source,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    for field, text in itertools.pairwise(typing.cast(ast.ClassDef, source).body):
+        if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == name and isinstance(text, ast.Expr):
+            return prefix + " ".join(ast.literal_eval(text.value).split())
+    return None
 
 
 def parser_config(default: Any, hidden: Sequence[str], flat: Sequence[str] = ()) -> Any:
@@ -82,4 +113,5 @@ def first_word(words: Sequence[str], default: str | None = None, what: str = "EN
 
 
 def print_json(content: Any) -> None:
+    """Print with an indent of one, as records are stored."""
     print(json.dumps(content, indent=1))

@@ -20,7 +20,7 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     about = f"""{dyna_command.__doc__}
     Args:
         set: fields of the environment, such as horizon=500.
-        out: run folder; by default runs/rounds-ENV-seedS.
+        out: run folder; by default runs/dyna-ENV-seedS.
         quiet: print nothing but errors.
     """
     return config_command(dyna_preset(env), _dyna, about), rest
@@ -30,9 +30,9 @@ def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
     from kairode.report.progress import display
     from kairode.report.summary import dyna_warnings
     from kairode.result import Result
-    from kairode.runs.dyna import run_dyna
+    from kairode.runs.dyna import dyna_folder, run_dyna
 
-    folder = out or Path("runs") / f"rounds-{config.env}-seed{config.seed}"
+    folder = out or dyna_folder(Path("runs"), config.env, config.seed)
     with display(quiet) as show:
         record = run_dyna(config, folder, show)
     if not quiet:

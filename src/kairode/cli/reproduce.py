@@ -42,7 +42,7 @@ def reproduce_command(
 
     Args:
         what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against visits), figure-mujoco
+            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against decisions), figure-mujoco
             (learning curves of the robots), or all.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
             acrobot-fine (fine integration), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,

@@ -17,9 +17,9 @@ CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
 def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Run the main job: learn a policy for a system, evaluate it, choose decision times, write a page.
 
-    Named actions (gridworld, acrobot, hiv, hiv-partial): collect data, fit models, learn a policy in their imagination,
-    evaluate it on the real system beside random, constant and model-free policies, and choose decision times. On HIV,
-    Dyna rounds follow: the policy collects more episodes, the models are refitted, the policy learns on.
+    Named actions (gridworld, acrobot, hiv, hiv-partial): collect data, fit models and learn a policy in their
+    imagination (on HIV then in Dyna rounds: the policy collects more episodes, the models are refitted, the policy
+    learns on); evaluate it on the real system beside random, constant and model-free policies; choose decision times.
 
     Controls (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is refitted as data grow.
 

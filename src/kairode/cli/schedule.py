@@ -21,14 +21,15 @@ def schedule_command(
 ) -> None:
     """Let the models of a run choose decision times: fewer decisions at the same return.
 
-    The first time (and for other candidates) a policy is learned in the models' imagination under the schedule that it
-    chooses itself, with rewards on every finest time step (each day of HIV); this takes some minutes. Then intervals
-    are chosen for the prices or budgets given and tested on the real system, beside every fixed interval and the
+    The first time (and for other candidates) a policy is learned in the models' imagination, with rewards on every
+    finest time step (each day of HIV); this takes some minutes. With a tolerance of 0 it is learned under the schedule
+    that its own values choose, otherwise under the environment's own schedule in calibrated models. Then intervals are
+    chosen for the prices or budgets given and tested on the real system, beside every fixed interval and the
     environment's own schedule.
 
-    Example: kairode schedule runs/rounds-hiv-seed0 --prices 0 1e6 1e7
+    Example: kairode schedule runs/dyna-hiv-seed0 --prices 0 1e6 1e7
 
-    Example: kairode schedule runs/rounds-hiv-seed0 --budgets 100
+    Example: kairode schedule runs/dyna-hiv-seed0 --budgets 100
 
     Example: kairode schedule acrobot
 

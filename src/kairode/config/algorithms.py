@@ -32,9 +32,11 @@ class FitConfig:
     episodes: int = 1000
     """Training episodes, collected with random actions."""
     validation_episodes: int = 100
+    """Episodes that decide which iteration's model is kept; of a file, a tenth."""
     test_episodes: int = 1000
+    """Episodes that the fitted models are tested on; of a file, a tenth."""
     standardize: bool = False
-    """Standardize observations by mean and standard deviation of the training data."""
+    """Standardise observations by mean and standard deviation of the training data."""
     sizes: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     setting: str = "ours"
@@ -206,6 +208,7 @@ class ScheduleConfig:
     refits: int | None = None
     """How often real episodes are collected at the chosen times and the models refitted (after Dyna rounds only)."""
     test_episodes: int = 20
+    """Test episodes on the real system."""
     test_seed: int = 0
     """Seed of the test episodes."""
     seed: int | None = None

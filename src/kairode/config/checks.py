@@ -23,12 +23,15 @@ def at_least(config: Any, least: int, *names: str) -> None:
 
 
 def positive(config: Any, *names: str) -> None:
+    """Refuse fields that are not above 0."""
     _check(config, names, "be positive", lambda x: x > 0)
 
 
 def not_negative(config: Any, *names: str) -> None:
+    """Refuse fields below 0."""
     _check(config, names, "not be negative", lambda x: x >= 0)
 
 
 def unit_interval(config: Any, *names: str) -> None:
+    """Refuse fields outside [0, 1]."""
     _check(config, names, "lie in [0, 1]", lambda x: 0 <= x <= 1)

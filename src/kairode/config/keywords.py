@@ -35,4 +35,5 @@ def with_options(
 
 
 def field_names(cls: Any, *, but: Sequence[str] = ()) -> list[str]:
+    """Names of the fields of a dataclass, except those in `but`."""
     return [field.name for field in dataclasses.fields(cls) if field.name not in but]

@@ -73,6 +73,7 @@ def learn_preset(env: str, *, rollouts: bool = False, model_free: bool = False) 
 
 
 def dyna_preset(env: str, **changes: Any) -> DynaConfig:
+    """Dyna rounds with the environment's settings of learning; `changes` replace fields."""
     # Imagined episodes are short, so the target network is updated after more of them.
     dqn = dataclasses.replace(learn_preset(env).dqn, target_period=100)
     return DynaConfig(env=env, **{"dqn": dqn, **changes})
@@ -123,8 +124,8 @@ def mpc_preset(
 
 
 _RUNS: dict[str, dict[str, Any]] = {
-    # Models predict a week well enough and a fortnight not (docs/results.md). The rewards of a sick patient are a
-    # millionth of a healthy one's, so they do not say what waiting may cost: no tolerance.
+    # Models predict a week well enough and a fortnight not (docs/results.md). Away from the healthy state rewards
+    # are a millionth of those in it, so a fraction of them does not bound what waiting may cost: no tolerance.
     "hiv": {"prices": (0.0, 1e8, 1e9), "candidates": tuple(map(float, range(1, 8))), "tolerance": 0.0},
     "gridworld": {"prices": (0.0, 0.5, 2.0)},
     "acrobot": {"prices": (0.0, 0.5, 2.0)},

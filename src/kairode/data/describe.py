@@ -94,6 +94,7 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
 
 
 def missing(path: str | Path, name: str, found: list[str]) -> KairodeError:
+    """The error for a missing column, with the nearest name among those found."""
     near = difflib.get_close_matches(name, found, n=1, cutoff=0.6)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     return KairodeError(f"{path}: the column '{name}' is missing.{hint} Columns found: {', '.join(found)}.")

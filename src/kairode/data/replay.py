@@ -51,6 +51,7 @@ def add(replay: Replay, items: PyTree[Array]) -> Replay:
 
 
 def sample(replay: Replay, count: int, *, key: Key[Array, ""]) -> PyTree[Array]:
+    """Uniform draw with replacement."""
     where = jax.random.randint(key, (count,), 0, replay.size)
     return jax.tree.map(lambda x: x[where], replay.items)
 
@@ -62,7 +63,7 @@ def _next_places(replay: Replay, items: PyTree[Array]) -> tuple[Int[Array, " n"]
     return (replay.cursor + jnp.arange(count)) % replay.capacity, count
 
 
-class Prioritised(eqx.Module):
+class PrioritizedReplay(eqx.Module):
     """Replay buffer whose items are drawn with probability P(i) = p_i^alpha / sum_k p_k^alpha.
 
     The powers p^alpha are stored in rows, with the sum of each row: drawing searches the row sums, the groups of one
@@ -88,19 +89,25 @@ class Draw(NamedTuple):
     weights: Any
 
 
-def empty_prioritised(capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4) -> Prioritised:
+def empty_prioritized(
+    capacity: int, example: PyTree[Array], *, alpha: float = 0.6, beta: float = 0.4
+) -> PrioritizedReplay:
+    """An empty prioritised buffer for items like `example`."""
     width = max(GROUP, 2 ** round(math.log2(math.sqrt(capacity))))
     rows = math.ceil(capacity / width)
-    return Prioritised(empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta)
+    return PrioritizedReplay(
+        empty(capacity, example), jnp.zeros((rows, width)), jnp.zeros(rows), jnp.ones(()), alpha, beta
+    )
 
 
-def add_prioritised(memory: Prioritised, items: PyTree[Array]) -> Prioritised:
+def add_prioritized(memory: PrioritizedReplay, items: PyTree[Array]) -> PrioritizedReplay:
+    """Add items (the oldest are overwritten), with the highest priority so far."""
     where, count = _next_places(memory.replay, items)
     renewed = eqx.tree_at(lambda m: m.replay, memory, add(memory.replay, items))
     return _set_powers(renewed, where, jnp.broadcast_to(memory.highest, (count,)))
 
 
-def draw(memory: Prioritised, count: int, *, key: Key[Array, ""]) -> Draw:
+def draw(memory: PrioritizedReplay, count: int, *, key: Key[Array, ""]) -> Draw:
     """Stratified draw by priority, one item from each of `count` equal parts of the total, with weights (N
     P(i))^-beta / max."""
     totals = jnp.cumsum(memory.sums)
@@ -126,9 +133,9 @@ def _pick(powers: Float[Array, " k"], mark: Float[Array, ""]) -> tuple[Int[Array
     return index, mark - (ends[index] - powers[index])
 
 
-def prioritise(
-    memory: Prioritised, where: Int[Array, " n"], errors: Float[Array, " n"], *, least: float = 1e-6
-) -> Prioritised:
+def update_priorities(
+    memory: PrioritizedReplay, where: Int[Array, " n"], errors: Float[Array, " n"], *, least: float = 1e-6
+) -> PrioritizedReplay:
     """Set the priorities |error| + least of drawn items; a non-finite error gets the highest."""
     sane = jnp.isfinite(errors)
     powers = jnp.where(sane, (jnp.abs(errors) + least) ** memory.alpha, memory.highest)
@@ -136,7 +143,7 @@ def prioritise(
     return eqx.tree_at(lambda m: m.highest, _set_powers(memory, where, powers), highest)
 
 
-def _set_powers(memory: Prioritised, where: Int[Array, " n"], powers: Float[Array, " n"]) -> Prioritised:
+def _set_powers(memory: PrioritizedReplay, where: Int[Array, " n"], powers: Float[Array, " n"]) -> PrioritizedReplay:
     row, column = jnp.divmod(where, memory.powers.shape[1])
     table = memory.powers.at[row, column].set(powers)
     sums = memory.sums.at[row].set(table[row].sum(1))

@@ -72,6 +72,7 @@ def episode_keys(seed: int, episodes: int, first: int = 0) -> Key[Array, " n"]:
 
 
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:
+    """State at the start of an episode, with random numbers of its own for policy and environment."""
     policy_key, reset_key = jax.random.split(jax.random.fold_in(key, 0))
     moment = begin_episode(env, key=reset_key)
     off = jnp.zeros((), bool)

@@ -22,10 +22,12 @@ class StepRow(NamedTuple):
 
 
 def width(spec: Spec) -> int:
+    """Numbers in a packed row."""
     return 2 * len(spec.observations) + spec.actions.n + 4
 
 
 def pack_row(row: StepRow) -> np.ndarray:
+    """Concatenate the fields along the last axis, in float32."""
     scalars = [np.asarray(x, np.float32)[..., None] for x in row[3:]]
     return np.concatenate([row.seen_obs, row.next_seen_obs, row.control, *scalars], axis=-1).astype(np.float32)
 

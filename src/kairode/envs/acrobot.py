@@ -54,6 +54,7 @@ def acrobot_field(motion: Motion, torque: Float[Array, ""]) -> Motion:
 
 
 def wrap_and_clip(motion: Motion) -> Motion:
+    """Angles wrapped to [-pi, pi), velocities clipped to their maximum."""
     theta1, theta2, dtheta1, dtheta2 = motion
 
     def wrap(angle: Array) -> Array:

@@ -18,6 +18,7 @@ def max_batch() -> int:
 
 
 def cores() -> int:
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -23,6 +23,7 @@ AGENT = "agent"
 
 
 def observation_space(spec: Spec) -> spaces.Box:
+    """A box with the bounds of the variables, in float32."""
     low, high = np.array([(v.low, v.high) for v in spec.observations], np.float32).T
     return spaces.Box(low, high, dtype=np.float32)
 
@@ -47,6 +48,7 @@ def interval_space(spec: Spec) -> spaces.Space:
 
 
 def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
+    """Actions of all instances as an array of their dtype; refuses wrong shapes, types and values."""
     kind = spec.actions
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
@@ -75,6 +77,7 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
 
 
 def check_choice(spec: Spec, taus: np.ndarray) -> None:
+    """Refuse intervals chosen by an agent that are outside the environment's own."""
     check_intervals(taus, spec)
     low, high = spec.intervals.low, spec.intervals.high
     outside = (taus < low - 1e-6) | (taus > high + 1e-6)

@@ -21,6 +21,7 @@ INK, MUTED, ACCENT, GOOD = "#1f2933", "#9aa5b1", "#d64545", "#2f855a"
 
 
 def render_history(env: Environment, history: History) -> np.ndarray:
+    """An RGB image of the last state, with what came before where the drawing shows it."""
     drawing = DRAWINGS[type(env)]
     figure = Figure(figsize=(6.4, 4.8), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
@@ -50,6 +51,7 @@ def draw_gridworld(figure: Figure, env: gridworld.WindyGridworld, history: Histo
 
 
 def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None:
+    """The two links, the height of the goal, the last torque."""
     axes = figure.subplots()
     theta1, theta2 = history[-1]["state"][:2]
     x = np.cumsum([0.0, math.sin(theta1), math.sin(theta1 + theta2)])
@@ -65,6 +67,7 @@ def draw_acrobot(figure: Figure, env: acrobot.Acrobot, history: History) -> None
 
 
 def draw_pendulum(figure: Figure, env: pendulum.Pendulum, history: History) -> None:
+    """The pole, the upright position, the last torque."""
     axes = figure.subplots()
     theta = history[-1]["state"][0]
     axes.plot([0, 0], [0, 1], color=GOOD, ls="--", lw=1.2)

@@ -71,6 +71,7 @@ class VectorEnv(abc.ABC):
 
 
 def next_episode_key(data: jax.Array) -> jax.Array:
+    """Key data of the next episode, from those of the last one."""
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
 
 

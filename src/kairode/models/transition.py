@@ -162,4 +162,5 @@ class LinearFlow(FlowTransition):
 def move_to_each(
     transition: Transition, z: Latent, x: Inputs, taus: Float[Array, "k *batch"]
 ) -> Float[Array, "k z *batch"]:
+    """Latent state after each of several intervals, all from the same start."""
     return jax.vmap(lambda tau: transition.move(z, transition.inputs(x, tau), tau))(taus)

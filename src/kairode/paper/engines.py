@@ -151,6 +151,7 @@ def start_process(work: WorkItem, where: Sequence[int] = ()) -> Started:
 
 
 def result(work: WorkItem, code: int) -> Outcome:
+    """Outcome of an ended process: exit code 0 is not enough, its record must exist too."""
     return "run" if code == 0 and work.done else "failed"
 
 

@@ -20,6 +20,7 @@ from kairode.paper.budget import Scope
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
 from kairode.paper.work import WorkItem
+from kairode.runs.dyna import dyna_folder
 from kairode.runs.record import read_record
 
 ROUNDS = 5
@@ -67,9 +68,9 @@ def plan(
     demands: dict[str, tuple[bool, str]] = {}
     found: dict[str, WorkItem] = {}
 
-    def add(name: str, needed: bool, since: str) -> None:
+    def add(name: str, folder_used: bool, since: str) -> None:
         before = demands.get(name, (False, ""))
-        demand = (needed or before[0], since or before[1])
+        demand = (folder_used or before[0], since or before[1])
         if demand == demands.get(name):
             return
         demands[name] = demand
@@ -78,7 +79,7 @@ def plan(
         for need in () if work.done else work.needs:
             add(need, not fits, demand[1] if fits else "")
 
-    for name in goals(what, scope, rows, models, only):
+    for name in records_of(what, scope, rows, models, only):
         add(name, False, since)
     return _in_order(found)
 
@@ -97,9 +98,10 @@ def _in_order(found: dict[str, WorkItem]) -> list[WorkItem]:
     return list(ordered.values())
 
 
-def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
+def records_of(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Names of the records that a table or figure (or all of them) is made of."""
     if what == "all":
-        return list(dict.fromkeys(name for one in ALL for name in goals(one, scope, rows, models, only)))
+        return list(dict.fromkeys(name for one in ALL for name in records_of(one, scope, rows, models, only)))
     if what == "table1":
         for row in rows:
             if row not in table1.ROWS:
@@ -109,7 +111,9 @@ def goals(what: str, scope: Scope, rows: Sequence[str], models: Sequence[str], o
         kind = "visits" if what == "figure-schedule" else "control"
         return [f"{kind}/{name}" for name in _chosen(kind, only)]
     if what in returns.TABLES:
-        return [f"policies/{name}" for name in returns.needed(what, _chosen("policies", only) if only else ())]
+        return [
+            f"policies/{name}" for name in returns.required_studies(what, _chosen("policies", only) if only else ())
+        ]
     if what in FIGURES:
         extra = range(scope.count(ROUNDS)) if what == "figure-rounds" else ()
         return [*(f"policies/{name}" for name in FIGURES[what]), *(f"policies/rounds-hiv-{seed}" for seed in extra)]
@@ -123,11 +127,11 @@ def _chosen(kind: str, only: Sequence[str]) -> list[str]:
     return [name for name in STUDIES[kind] if not only or name in only]
 
 
-def work_item(name: str, scope: Scope, needed: bool = False, since: str = "") -> WorkItem:
-    """The work item of a name; `needed` if others use its folder, not only its record."""
+def work_item(name: str, scope: Scope, folder_used: bool = False, since: str = "") -> WorkItem:
+    """The work item of a name; `folder_used` if others use its folder, not only its record."""
     work = _work_item(name, scope)
     words = (*work.words, "--replace") if since and "study" in work.words else work.words
-    return dataclasses.replace(work, since=since, words=words, also=work.also if needed else lambda: True)
+    return dataclasses.replace(work, since=since, words=words, also=work.also if folder_used else lambda: True)
 
 
 def _work_item(name: str, scope: Scope) -> WorkItem:
@@ -151,6 +155,7 @@ def _number(seed: str, name: str) -> int:
 
 
 def split_cell(name: str) -> tuple[str, str]:
+    """Row and model of a cell's name in table 1, ROW-MODEL."""
     cells = {f"{row}-{model}": (row, model) for row in table1.ROWS for model in MODELS}
     if name not in cells:
         raise unknown("cell of table1", name, cells)
@@ -186,7 +191,7 @@ def _cell(row: str, model: str, scope: Scope) -> WorkItem:
 
 
 def _rounds(seed: int, scope: Scope) -> WorkItem:
-    name, folder = f"policies/rounds-hiv-{seed}", scope.runs / f"rounds-hiv-seed{seed}"
+    name, folder = f"policies/rounds-hiv-{seed}", dyna_folder(scope.runs, "hiv", seed)
     config = scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed))
     return WorkItem(
         name=name,

@@ -11,7 +11,7 @@ from typing import Any
 
 from kairode.config.agents import DQNConfig
 from kairode.config.models import PAPER_MODELS
-from kairode.paper.studies import ORACLE, Study, key
+from kairode.paper.studies import ORACLE, Study, interval_label
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
@@ -109,12 +109,13 @@ Table = dict[str, Any]
 """Nested dicts of cells; a cell is the result of its seeds with mean, std and n, or None without a record."""
 
 
-def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
+def table_cell(results: Path, setting: str, env: str, model: str, tau: float, latent: bool = False) -> Cell | None:
+    """Result of a model at an interval from the first record that has it, or None."""
     for name, study in STUDIES.items():
         path = results / f"{name}.json"
         fits = name.startswith(f"{setting}-") and (study.env, study.latent_policy) == (env, latent)
         if fits and model in study.models and path.exists():
-            found = read_record(path)["figures"]["cells"].get(model, {}).get(key(tau))
+            found = read_record(path)["figures"]["cells"].get(model, {}).get(interval_label(tau))
             if found is not None:
                 values = objective_of(found)
                 return {"mean": mean(values), **found, "std": std(values), "n": len(values), "record": path.name}
@@ -122,7 +123,7 @@ def cell(results: Path, setting: str, env: str, model: str, tau: float, latent: 
 
 
 def _row(results: Path, setting: str, env: str, tau: float) -> Table:
-    return {model: cell(results, setting, env, model, tau) for model in (*PAPER_MODELS, ORACLE)}
+    return {model: table_cell(results, setting, env, model, tau) for model in (*PAPER_MODELS, ORACLE)}
 
 
 PARTIAL = {
@@ -139,11 +140,11 @@ TABLES: dict[str, Callable[[Path, str], Table]] = {
     "table2b": lambda results, setting: {env: _row(results, setting, env, TRANSFER[env]) for env in ENVS},
     "table3": lambda results, setting: {
         "hiv-partial": {
-            row: cell(results, setting, env, model, 0.0, latent) for row, (env, model, latent) in PARTIAL.items()
+            row: table_cell(results, setting, env, model, 0.0, latent) for row, (env, model, latent) in PARTIAL.items()
         }
     },
     "table4": lambda results, setting: {
-        env: {key(tau): _row(results, setting, env, tau) for tau in REGULAR[env]} for env in ENVS
+        env: {interval_label(tau): _row(results, setting, env, tau) for tau in REGULAR[env]} for env in ENVS
     },
 }
 """The tables of returns; in table 2b the models are those fitted to the irregular schedule."""
@@ -158,5 +159,6 @@ NEEDS: dict[str, Callable[[Study], bool]] = {
 """Selects the studies of a table."""
 
 
-def needed(what: str, names: Iterable[str] = ()) -> list[str]:
+def required_studies(what: str, names: Iterable[str] = ()) -> list[str]:
+    """Names of the studies that a table is made of; with `names`, those."""
     return [name for name, study in STUDIES.items() if (name in names if names else NEEDS[what](study))]

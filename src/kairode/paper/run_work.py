@@ -32,7 +32,7 @@ def run_work_item(
     if not work.words or name.startswith("fits/"):
         raise KairodeError(f"'{name}' belongs to table 1: use `kairode reproduce table1`.")
     for need in work.needs:
-        if not work_item(need, scope, needed=True).done:
+        if not work_item(need, scope, folder_used=True).done:
             raise KairodeError(
                 f"'{name}' needs '{need}', which is not done: use `kairode reproduce`, which runs both in order."
             )

@@ -40,6 +40,7 @@ from kairode.planning.optimize_schedule import (
 )
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.result import rounded
+from kairode.runs.dyna import dyna_folder
 from kairode.runs.load import load_dyna
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training.model_files import load_models
@@ -49,6 +50,8 @@ SETTINGS = dict.fromkeys(("hiv", "hiv-partial"), DQNConfig(reward_scale=1e-7, do
 """DQN settings for accrued rewards."""
 RANDOM = {"hiv": "hiv-whole-cooled"}
 """The row of table 1 whose models are fitted to random actions."""
+TRAINING = "training"
+"""Subfolder of the checkpoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +149,8 @@ def run_schedule_study(
     if study.start:
         policies = load_free_policies(folder.parent / study.start, study.seeds) * len(study.labels)
         initial_state = start_from_policies(init_train_state([batch], dqn, study.episodes, seeds), policies, dqn)
+    if (folder / "practice").exists():  # the name in older versions
+        (folder / "practice").rename(folder / TRAINING)
     done = train_agents(
         [batch],
         dqn,
@@ -154,7 +159,7 @@ def run_schedule_study(
         initial_state=initial_state,
         validate=validate,
         validate_every=study.validate_every,
-        folder=folder / "practice",
+        folder=folder / TRAINING,
         identity={**dataclasses.asdict(study), "numbers": digest([batch], initial_state)},
         callback=callback,
         time_limit=time_limit,
@@ -205,14 +210,15 @@ def run_once(study: ScheduleStudy, env: Environment, runs: Path, folder: Path) -
     many = stack(policies * len(study.labels))
     seed = derive(0, Purpose.TEST)
     found = score_accrued(env, many, stack(schedules), seed, study.test_episodes, len(schedules))
-    visit_penalty = np.array([float(schedule.visit_penalty) for schedule in schedules]).reshape(-1, study.seeds)
+    decision_penalty = np.array([float(schedule.decision_penalty) for schedule in schedules]).reshape(-1, study.seeds)
     points = schedule_points(study, env, found)
-    for label, prices in zip(study.labels, visit_penalty, strict=True):
-        points[label]["visit_penalty"] = rounded(prices)
+    for label, prices in zip(study.labels, decision_penalty, strict=True):
+        points[label]["decision_penalty"] = rounded(prices)
     return {"points": points}
 
 
 def build_batch(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingBatch:
+    """All agents of a study as one batch: by interval or price, then seed."""
     agents = len(study.labels) * study.seeds
     if study.chooser == "fixed":
         spec = env.task.spec
@@ -234,7 +240,7 @@ def lookahead_models(by: str, env: Environment, seed: int, runs: Path) -> tuple[
     if by == "truth":
         return env, None
     if by == "rounds":
-        _, state = load_dyna(runs / f"rounds-{env.task.spec.name}-seed{seed}")
+        _, state = load_dyna(dyna_folder(runs, env.task.spec.name, seed))
         return state.members, state.data
     row = RANDOM[env.task.spec.name]
     models = load_models(runs / "table1" / f"{row}-latent-ode-{seed}")

@@ -117,12 +117,12 @@ def run_study(
         time_limit=time_limit,
     )
     figures: dict[str, Any] = {
-        "cells": cells(study, env, test(study, env, batches, done.q, limit), done),
+        "cells": cells(study, env, evaluate_study(study, env, batches, done.q, limit), done),
         "training_seconds": round(done.seconds, 1),
         "curves": curves(study, done),
     }
     if study.ensemble:
-        last = test(study, env, batches, done.last, limit)
+        last = evaluate_study(study, env, batches, done.last, limit)
         figures["last"] = {
             name: {schedule: objective_of(cell) for schedule, cell in row.items()}
             for name, row in cells(study, env, last, done).items()
@@ -222,7 +222,8 @@ def study_validator(
     return validate
 
 
-def test(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
+def evaluate_study(study: Study, env: Environment, batches: list[TrainingBatch], q: ReLUNetwork, limit: int) -> Scores:
+    """Scores of every agent on the same test episodes, with the order of the agents in the batches."""
     seed = derive(study.agents_from, Purpose.TUNING_TEST)  # tuning uses other test episodes
     keys = episode_keys(seed, study.test_episodes)
     parts = [
@@ -239,7 +240,7 @@ def cells(study: Study, env: Environment, tested: Scores, done: TrainResult) -> 
     for i, (model, tau) in enumerate(itertools.product(study.models, study.schedules)):
         these = slice(i * study.seeds, (i + 1) * study.seeds)
         returns = done.returns[these]
-        found[model][key(tau)] = {
+        found[model][interval_label(tau)] = {
             **rounded(to_result(spec, jax.tree.map(lambda x, these=these: x[these], tested)).figures()),
             "training_episodes": np.isfinite(returns[..., 0]).sum(-1).tolist(),
             "training_decisions": done.decisions[these],
@@ -273,5 +274,6 @@ def value_grids(study: Study, q: ReLUNetwork) -> dict[str, Any]:
     return {model: rounded(np.asarray(value) / study.dqn.reward_scale, 4) for model, value in values.items()}
 
 
-def key(tau: float) -> str:
+def interval_label(tau: float) -> str:
+    """Key of an interval in records; 0 is the environment's own schedule."""
     return f"{tau:g}" if tau else "own"

@@ -61,6 +61,7 @@ EACH = ("median_episode", "worst_share", "by_time", "timer_hits", "validation_be
 
 
 def cell_config(row: str, model: str, seed: int) -> FitConfig:
+    """The fit behind a row, a model and a seed: the environment's preset with the row's settings."""
     this = ROWS[row]
     preset = fit_preset(this.env)
     sizes = preset.sizes if this.solver is None else dataclasses.replace(preset.sizes, solver=this.solver)
@@ -76,6 +77,7 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
 
 
 def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path, options: str = "") -> None:
+    """Combine the records of the seeds of a cell into one in `results`."""
     parts = [read_record(runs / f"{row}-{model}-{seed}" / "record.json") for seed in seeds]
     errors = [part["figures"]["test_error"][0] for part in parts]
     figures: dict[str, Any] = {"test_error": errors, "mean": mean(errors), "std": std(errors)}
@@ -95,6 +97,7 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
 
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
+    """Mean, std and values of the test error over the seeds of a cell."""
     found = read_record(results / f"{row}-{model}.json")["figures"]
     values = found["test_error"]
     return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}

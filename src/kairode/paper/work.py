@@ -60,7 +60,8 @@ class WorkItem:
 
     @property
     def resumable(self) -> bool:
-        return any((place / "checkpoint.json").exists() for place in (self.folder, self.folder / "practice"))
+        places = (self.folder, self.folder / "training", self.folder / "practice")  # the last in older versions
+        return any((place / "checkpoint.json").exists() for place in places)
 
     @property
     def state(self) -> str:

@@ -1,1 +1,1 @@
-"""Planning with learned models: model environments, model-predictive control, optimized schedules."""
+"""Planning with learned models: model environments, model-predictive control, optimised schedules."""

@@ -84,7 +84,7 @@ class LearnedDynamics(PlanningDynamics):
         else:
             ticks = jnp.full(x.shape[1:], self.held / model.spec.tick)
         z = model.transition.move(belief, model.transition.inputs(x, ticks), ticks)
-        return z, self.normalizer.unnormalised(model.decoder(z).T).T, ticks * model.spec.tick
+        return z, self.normalizer.unnormalized(model.decoder(z).T).T, ticks * model.spec.tick
 
 
 class TrueDynamics(PlanningDynamics):
@@ -174,8 +174,8 @@ class Planner(Policy):
         proposal = None
         for round_key in jax.random.split(key, self.settings.iterations):
             noise = jax.random.normal(round_key, noise_shape)
-            tried, worth = self.evaluate_sequences(seen_obs, belief, noise, proposal)
-            best = jax.lax.top_k(jnp.where(jnp.isfinite(worth), worth, -jnp.inf), self.settings.elites)[1]
+            tried, returns = self.evaluate_sequences(seen_obs, belief, noise, proposal)
+            best = jax.lax.top_k(jnp.where(jnp.isfinite(returns), returns, -jnp.inf), self.settings.elites)[1]
             chosen = tried[..., best]
             proposal = Proposal(chosen.mean(-1), jnp.maximum(chosen.std(-1), self.settings.min_noise))
         assert proposal is not None

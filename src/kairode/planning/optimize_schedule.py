@@ -106,11 +106,11 @@ def optimize_schedule(
     if tried is None and isinstance(env, Task) and data is None:
         if budget is not None:
             raise KairodeError("a budget needs simulated episodes: pass the system, or data=...")
-        return dataclasses.replace(schedule, visit_penalty=schedule.price)
+        return dataclasses.replace(schedule, decision_penalty=schedule.price)
     if tried is None:
         tried = sweep_penalties(schedule, policy, trial_env(models, env, data))
-    visit_penalty = tried.at_price(price, errors=1.0 if tolerance and price else 0.0)
-    return dataclasses.replace(schedule, visit_penalty=jnp.asarray(visit_penalty, jnp.float32))
+    decision_penalty = tried.at_price(price, errors=1.0 if tolerance and price else 0.0)
+    return dataclasses.replace(schedule, decision_penalty=jnp.asarray(decision_penalty, jnp.float32))
 
 
 def schedule_for_learning(
@@ -144,7 +144,7 @@ def _new_schedule(
         task,
         candidates,
         price=jnp.asarray(price, jnp.float32),
-        visit_penalty=jnp.zeros(()),
+        decision_penalty=jnp.zeros(()),
         budget=None if budget is None else jnp.asarray(budget, jnp.int32),
     )
 
@@ -256,7 +256,7 @@ def _members(models: Any) -> list[DynamicsModel]:
 
 
 def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> Environment:
-    """Where visit penalties are simulated: a model environment, or the system if it was passed in the models' place."""
+    """Where decision penalties are simulated: a model environment, or the system if it is passed for `models`."""
     if isinstance(models, Environment):
         return models.env if isinstance(models, AccruedRewards) else models
     if data is None:
@@ -268,7 +268,7 @@ def trial_env(models: Any, env: Environment | Task, data: Trajectory | None) -> 
 def accrual_setup(
     env: Environment, schedule: Schedule, encoder: ObsEncoder, scale: float
 ) -> tuple[Environment, Schedule, ObsEncoder]:
-    """Environment, schedule and encoder for learning from accrued rewards (algorithm 1 if the schedule is optimized).
+    """Environment, schedule and encoder for learning from accrued rewards (algorithm 1 if the schedule is optimised).
 
     An optimized schedule's price is subtracted from the reward, so that the values include it; its tolerance is set to
     0, so that they are the values of the best intervals.
@@ -282,50 +282,51 @@ def accrual_setup(
             "optimize_schedule(models, ..)."
         )
     place = dataclasses.replace(place, price=schedule.price)
-    free = jnp.zeros_like(schedule.visit_penalty)
-    schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, visit_penalty=free, tolerance=0.0)
+    free = jnp.zeros_like(schedule.decision_penalty)
+    schedule = dataclasses.replace(schedule, q=None, encoder=encoder, scale=scale, decision_penalty=free, tolerance=0.0)
     if isinstance(schedule.lookahead, ModelLookahead):
         encoder = TrackingEncoder(encoder, schedule.lookahead.models)
     return place, schedule, encoder
 
 
 PENALTIES = 16
-"""Number of visit penalties simulated, log-spaced from 1e-6 to 1e3 times the return without a penalty."""
+"""Number of decision penalties simulated, log-spaced from 1e-6 to 1e3 times the return without a penalty."""
 
 
 class PenaltySweep(NamedTuple):
-    """Outcomes of schedules that differ in their visit penalty, as means over the same episodes."""
+    """Outcomes of schedules that differ in their decision penalty, as means over the same episodes."""
 
     prices: np.ndarray
     returns: np.ndarray
-    visits: np.ndarray
-    weighed: np.ndarray
+    decisions: np.ndarray
+    discounted_decisions: np.ndarray
     """Decisions, weighted by gamma^t if returns are discounted: what a price multiplies."""
     each_return: np.ndarray
     """[prices, episodes]"""
-    each_weighed: np.ndarray
+    each_discounted: np.ndarray
+    """Discounted decisions, [prices, episodes]"""
 
     def at_price(self, price: float, errors: float = 0.0) -> float:
-        """The visit penalty that is best at this price per decision. Higher penalties lead to fewer decisions.
+        """The decision penalty that is best at this price per decision. Higher penalties lead to fewer decisions.
 
         With `errors`, the one with the fewest decisions among those that are worse by at most this many standard errors
         (of the paired difference): the simulated episodes cannot distinguish them.
         """
-        net = self.returns - price * self.weighed
+        net = self.returns - price * self.discounted_decisions
         best = int(np.argmax(net))
         if not errors:
             return float(self.prices[best])
-        lost = (self.each_return[best] - self.each_return) - price * (self.each_weighed[best] - self.each_weighed)
+        lost = (self.each_return[best] - self.each_return) - price * (self.each_discounted[best] - self.each_discounted)
         error = lost.std(axis=1, ddof=1) / np.sqrt(lost.shape[1])
         near = lost.mean(axis=1) <= errors * error + 1e-6 * abs(net[best])
-        return float(self.prices[np.argmin(np.where(near, self.weighed, np.inf))])
+        return float(self.prices[np.argmin(np.where(near, self.discounted_decisions, np.inf))])
 
 
 def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environment, episodes: int = 16) -> PenaltySweep:
-    """Simulate a range of visit penalties.
+    """Simulate a range of decision penalties.
 
     A price should be weighed against the benefit of a decision, but a policy's values do not include how many decisions
-    follow from a state, and `later_visits` only estimates it: an overestimate leads to long intervals and many
+    follow from a state, and `later_decisions` only estimates it: an overestimate leads to long intervals and many
     corrections. So a range of penalties is simulated, within the budget if there is one, and compared by their
     outcomes.
     """
@@ -335,7 +336,7 @@ def sweep_penalties(schedule: OptimizedSchedule, policy: QPolicy, env: Environme
     keys = jax.random.split(jax.random.key(derive(0, Purpose.SCHEDULE_TRIAL)), episodes)
 
     def outcome(price: float) -> Any:
-        now = dataclasses.replace(schedule, visit_penalty=jnp.asarray(price, jnp.float32))
+        now = dataclasses.replace(schedule, decision_penalty=jnp.asarray(price, jnp.float32))
         return jax.device_get(_outcome(place, now.track(policy), now, keys, limit))
 
     free = outcome(0.0)
@@ -354,5 +355,5 @@ def _outcome(
     taus = found.records.interval
     starts = jnp.cumsum(taus, axis=0) - taus
     gamma = jnp.where(taus > 0, spec.discount ** (starts / spec.tick), 0.0)
-    returns, weighed = (gamma * found.records.reward).sum(0), gamma.sum(0)
-    return returns.mean(), found.length.mean(), weighed.mean(), returns, weighed
+    returns, discounted = (gamma * found.records.reward).sum(0), gamma.sum(0)
+    return returns.mean(), found.length.mean(), discounted.mean(), returns, discounted

@@ -27,7 +27,7 @@ ROUNDING = 1e-6
 """Relative difference below which values are equal in single precision."""
 
 
-class Earned(NamedTuple):
+class PredictedRewards(NamedTuple):
     """Rewards accrued up to several times according to every model, and whether the process had terminated by then."""
 
     total: Any
@@ -52,7 +52,7 @@ class OptimizedSchedule(Schedule):
     """Factor of the rewards during training."""
     price: Float[Array, "*agents"] | float = 0.0
     """Price per decision, in units of reward, that a policy learned under this schedule pays."""
-    visit_penalty: Float[Array, "*agents"] | float = 0.0
+    decision_penalty: Float[Array, "*agents"] | float = 0.0
     """Penalty per later decision in the choice, on top of what the values include."""
     budget: Int[Array, "*agents"] | None = None
     """Decisions per episode, the first included."""
@@ -62,7 +62,7 @@ class OptimizedSchedule(Schedule):
     """Whether any interval between minimum and maximum may be chosen."""
     tolerance: float = eqx.field(static=True, default=0.0)
     """Fraction of the rewards that may be lost in exchange for fewer decisions: the longest candidate is chosen whose
-    value is within `slack` of the best. 0 for the best candidate, the paper's equation."""
+    value is within `allowed_loss` of the best. 0 for the best candidate, the paper's equation."""
 
     def shortest(self, spec: Spec) -> float:
         return self.taus[0]
@@ -86,33 +86,36 @@ class OptimizedSchedule(Schedule):
         """
         if self.continuous:
             return best_continuous(self, decision, key=key).astype(proposed.dtype)
-        worths, earned = self._outlook(decision, key=key)
-        return jnp.asarray(self.taus, proposed.dtype)[self.pick(worths, earned, worths.max())]
+        values, predicted = self._predict_candidates(decision, key=key)
+        return jnp.asarray(self.taus, proposed.dtype)[self.pick(values, predicted, values.max())]
 
-    def pick(self, worths: Float[Array, " k"], earned: Earned, best: Float[Array, ""]) -> Int[Array, ""]:
-        """The longest interval within the tolerance of the best one; the longest of the best for a tolerance of 0."""
-        good = worths >= best - (slack(earned.size.mean(0), best, self.tolerance) if self.tolerance else 0.0)
+    def pick(self, values: Float[Array, " k"], predicted: PredictedRewards, best: Float[Array, ""]) -> Int[Array, ""]:
+        """Index of the longest interval within the tolerance of the best one; of equal ones for a tolerance of 0."""
+        lost = allowed_loss(predicted.size.mean(0), best, self.tolerance) if self.tolerance else 0.0
+        good = values >= best - lost
         # Once all models predict termination, waiting longer saves no decision, and costs more if they are wrong.
-        good &= ~jnp.concatenate([jnp.zeros(1, bool), earned.ended.all(0)[:-1]])
-        return jnp.where(good.any(), jnp.max(jnp.where(good, jnp.arange(len(worths)), 0)), jnp.argmax(worths))
+        good &= ~jnp.concatenate([jnp.zeros(1, bool), predicted.ended.all(0)[:-1]])
+        return jnp.where(good.any(), jnp.max(jnp.where(good, jnp.arange(len(values)), 0)), jnp.argmax(values))
 
-    def worths(self, decision: Decision, *, key: Key[Array, ""]) -> Float[Array, " k"]:
+    def candidate_values(self, decision: Decision, *, key: Key[Array, ""]) -> Float[Array, " k"]:
         """Value of each candidate, including penalty and budget."""
-        return self._outlook(decision, key=key)[0]
+        return self._predict_candidates(decision, key=key)[0]
 
-    def _outlook(self, decision: Decision, *, key: Key[Array, ""]) -> tuple[Float[Array, " k"], Earned]:
+    def _predict_candidates(
+        self, decision: Decision, *, key: Key[Array, ""]
+    ) -> tuple[Float[Array, " k"], PredictedRewards]:
         """Value of each candidate, and the rewards every model predicts until then."""
         spec = self.task.spec
         grid = spec.finest * jnp.arange(1.0, round(self.taus[-1] / spec.finest) + 1)
         at = np.array([round(tau / spec.finest) - 1 for tau in self.taus])
         seen = self.lookahead.predict(decision, grid, key=key)
-        each, earned = jax.vmap(partial(self._along, decision, grid))(seen)
-        each, earned = jax.tree.map(lambda x: x[:, at], (each, earned))
-        return self.weighed(decision, grid[at], each, each[:, 0]), earned
+        each, predicted = jax.vmap(partial(self._along, decision, grid))(seen)
+        each, predicted = jax.tree.map(lambda x: x[:, at], (each, predicted))
+        return self.combine_models(decision, grid[at], each, each[:, 0]), predicted
 
     def _along(
         self, decision: Decision, grid: Float[Array, " n"], seen: Float[Array, "n obs"]
-    ) -> tuple[Float[Array, " n"], Earned]:
+    ) -> tuple[Float[Array, " n"], PredictedRewards]:
         """sum_(i <= n) gamma^(i-1) r_i + gamma^n V(s_n) at every step of a predicted path; also the rewards until
         then."""
         spec = self.task.spec
@@ -124,8 +127,8 @@ class OptimizedSchedule(Schedule):
         gamma = spec.discount ** (grid / spec.tick)
         start = spec.discount ** ((grid - spec.finest) / spec.tick)
         each = start * rewards * was
-        earned = Earned(jnp.cumsum(each), jnp.cumsum(jnp.abs(each)), ended)
-        return earned.total + gamma * alive * self.values(decision, seen, grid), earned
+        predicted = PredictedRewards(jnp.cumsum(each), jnp.cumsum(jnp.abs(each)), ended)
+        return predicted.total + gamma * alive * self.values(decision, seen, grid), predicted
 
     def values(self, decision: Decision, seen: Float[Array, "n obs"], taus: Float[Array, " n"]) -> Float[Array, " n"]:
         """V(s) = max_a Q(s, a) of predicted observations."""
@@ -137,7 +140,7 @@ class OptimizedSchedule(Schedule):
         features = jax.vmap(lambda obs, tau: self.encoder.encode(memory, obs, tau)[0])(seen, taus)
         return self.q(features).max(-1) / self.scale
 
-    def weighed(
+    def combine_models(
         self,
         decision: Decision,
         taus: Float[Array, " k"],
@@ -150,22 +153,22 @@ class OptimizedSchedule(Schedule):
         irrelevant to timing, so the quantile is taken of the benefit of waiting relative to `soonest`.
         """
         if self.quantile is None:
-            worth = each.mean(0)
+            value = each.mean(0)
         else:
-            worth = soonest.mean() + jnp.quantile(each - soonest[:, None], self.quantile, axis=0)
-        later = later_visits(self.task.spec, decision.time, taus)
-        worth = worth - jnp.where(jnp.asarray(self.visit_penalty) > 0, self.visit_penalty * later, 0.0)
+            value = soonest.mean() + jnp.quantile(each - soonest[:, None], self.quantile, axis=0)
+        later = later_decisions(self.task.spec, decision.time, taus)
+        value = value - jnp.where(jnp.asarray(self.decision_penalty) > 0, self.decision_penalty * later, 0.0)
         if self.budget is None:
-            return worth
+            return value
         # Decisions left after this one; each is followed by at most the longest interval. (A
         # thousandth of a tick counts as rounding at the horizon; half of it here.)
         left = self.budget - 1 - decision.count
         least = self.task.spec.horizon - decision.time - left * self.taus[-1]
         allowed = (taus >= least - 5e-4 * self.task.spec.tick) | (taus >= self.taus[-1])
-        return jnp.where(allowed, worth, -jnp.inf)
+        return jnp.where(allowed, value, -jnp.inf)
 
 
-def slack(size: Float[Array, " k"], best: Float[Array, ""], tolerance: float) -> Float[Array, " k"]:
+def allowed_loss(size: Float[Array, " k"], best: Float[Array, ""], tolerance: float) -> Float[Array, " k"]:
     """Value that may be given up for waiting: tolerance * sum_(i <= tau) gamma^(i-1) |r_i|.
 
     Summed over the intervals of an episode this is at most the fraction `tolerance` of its discounted absolute rewards,
@@ -174,7 +177,7 @@ def slack(size: Float[Array, " k"], best: Float[Array, ""], tolerance: float) ->
     return tolerance * size + ROUNDING * jnp.abs(best)
 
 
-def later_visits(spec: Spec, time: Tau, taus: Float[Array, " k"]) -> Float[Array, " k"]:
+def later_decisions(spec: Spec, time: Tau, taus: Float[Array, " k"]) -> Float[Array, " k"]:
     """Number of later decisions, each weighted by gamma^t, if an interval were kept until the horizon."""
     gamma = spec.discount ** (taus / spec.tick)
     if math.isinf(spec.horizon):
@@ -194,21 +197,21 @@ def best_continuous(schedule: OptimizedSchedule, decision: Decision, *, key: Key
     low, high = schedule.taus
     parts = max(16, math.ceil(2 * (high - low) / spec.finest))
     members = jax.eval_shape(lambda: schedule.lookahead.predict(decision, jnp.ones(1), key=key)).shape[0]
-    here = Earned(jnp.zeros(members), jnp.zeros(members), jnp.zeros(members, bool))
+    here = PredictedRewards(jnp.zeros(members), jnp.zeros(members), jnp.zeros(members, bool))
     left, right = low * jnp.ones(()), high * jnp.ones(())
-    _, _, found = _earned(schedule, decision, jnp.zeros(()), left, parts, here, key=key)
+    _, _, found = _predict_rewards(schedule, decision, jnp.zeros(()), left, parts, here, key=key)
     here = jax.tree.map(lambda x: x[:, -1], found)
     soonest: Any = None
     best, top = left, -jnp.inf * jnp.ones(())
     for _ in range(ZOOMS):
-        taus, seen, found = _earned(schedule, decision, left, right, parts, here, key=key)
+        taus, seen, found = _predict_rewards(schedule, decision, left, right, parts, here, key=key)
         gamma = spec.discount ** (taus / spec.tick)
-        values = jax.vmap(partial(schedule.values, decision), in_axes=(0, None))(seen, taus)
-        each = found.total + jnp.where(found.ended, 0.0, gamma[None] * values)
+        final = jax.vmap(partial(schedule.values, decision), in_axes=(0, None))(seen, taus)
+        each = found.total + jnp.where(found.ended, 0.0, gamma[None] * final)
         soonest = each[:, 0] if soonest is None else soonest
-        worths = schedule.weighed(decision, taus, each, soonest)
-        top = jnp.maximum(top, worths.max())
-        k = schedule.pick(worths, found, top)
+        values = schedule.combine_models(decision, taus, each, soonest)
+        top = jnp.maximum(top, values.max())
+        k = schedule.pick(values, found, top)
         before = jnp.maximum(k - 1, 0)
         best, here = taus[k], jax.tree.map(lambda x, i=before: x[:, i], found)
         left, right = taus[before], taus[jnp.minimum(k + 1, parts)]
@@ -216,16 +219,16 @@ def best_continuous(schedule: OptimizedSchedule, decision: Decision, *, key: Key
     return best
 
 
-def _earned(
+def _predict_rewards(
     schedule: OptimizedSchedule,
     decision: Decision,
     left: Tau,
     right: Tau,
     parts: int,
-    here: Earned,
+    here: PredictedRewards,
     *,
     key: Key[Array, ""],
-) -> tuple[Float[Array, " n"], Course, Earned]:
+) -> tuple[Float[Array, " n"], Course, PredictedRewards]:
     """Times from left to right, predicted observations, and rewards up to each time, starting from those at the left.
 
     Rewards are a rate along the path, integrated by Simpson's rule. The excess reward of a terminal state (a goal's
@@ -237,7 +240,7 @@ def _earned(
     seen = schedule.lookahead.predict(decision, jnp.maximum(fine, 1e-6 * spec.finest), key=key)
     gamma = spec.discount ** (fine / spec.tick)
 
-    def one(seen: Float[Array, "n obs"], here: Earned) -> Earned:
+    def one(seen: Float[Array, "n obs"], here: PredictedRewards) -> PredictedRewards:
         step = jnp.asarray(spec.finest, seen.dtype)
         reward = jax.vmap(task.reward, in_axes=(0, None, 0, None))(seen, decision.action, seen, step)
         met = jax.vmap(task.terminal)(seen)
@@ -251,6 +254,6 @@ def _earned(
             return jnp.concatenate([jnp.zeros(1), jnp.cumsum(piece)]) + jnp.cumsum(bonus)[::2]
 
         size = here.size + until(jnp.abs(rate), jnp.abs(bonus))
-        return Earned(here.total + until(rate, bonus), size, over[::2])
+        return PredictedRewards(here.total + until(rate, bonus), size, over[::2])
 
     return fine[::2], seen[:, ::2], jax.vmap(one)(seen, here)

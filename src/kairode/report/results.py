@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from kairode.config.models import PAPER_MODELS
 from kairode.envs.locomotion import ROBOTS
 from kairode.paper import published, returns, table1
-from kairode.paper.studies import ORACLE, key
+from kairode.paper.studies import ORACLE, interval_label
 from kairode.report.compare import runs_table
 from kairode.report.mpc import ORDER, mean_and_std, model_label, mujoco_figure, read_records
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
@@ -60,10 +60,10 @@ def returns_table(what: str, found: dict[str, Any]) -> Table:
         taus = {"table2a": [0.0], "table2b": [returns.TRANSFER[env]], "table4": list(returns.REGULAR[env])}[what]
         for tau in taus:
             label = env if not tau else f"{env}, every {tau:g}"
-            pairs = {model: (*pair, None) for model, pair in published.RETURNS[env][key(tau)].items()}
+            pairs = {model: (*pair, None) for model, pair in published.RETURNS[env][interval_label(tau)].items()}
             section = [[label, "paper", *mean_std_cells(pairs, names, beside=[ORACLE])]]
             for setting, words in SETTINGS.items():
-                cells = found[setting][env][key(tau)] if what == "table4" else found[setting][env]
+                cells = found[setting][env][interval_label(tau)] if what == "table4" else found[setting][env]
                 ours = {model: _scaled(cells[model], env) for model in names}
                 if any(ours.values()):
                     section.append(["", words, *mean_std_cells(ours, names, beside=[ORACLE])])

@@ -17,7 +17,7 @@ from kairode.report.summary import (
     gained,
     kind_of_return,
     measured,
-    shares,
+    percentages,
     spec_of,
     summary_sentences,
     with_interval,
@@ -204,7 +204,7 @@ def decision_times(record: dict[str, Any]) -> str:
     for label in (*chosen, "own", *of_kind(found["usual"], "fixed")):
         row, usual = found["rows"][label], found["usual"].get(label)
         returns = [with_interval(row), "" if usual is None else with_interval(usual)]
-        cells = [_schedule(row, spec), f"{row['decisions']:.0f}", *returns, *shares(row, measures)]
+        cells = [_schedule(row, spec), f"{row['decisions']:.0f}", *returns, *percentages(row, measures)]
         rows.append(Row.of(cells, marked=label in chosen))
     heads = ["schedule", f"{spec.decision_name}s", "schedule policy (95 %)", "main policy (95 %)"]
     heads += [f"{name} (schedule policy)" for name in measures]

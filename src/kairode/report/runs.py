@@ -12,7 +12,7 @@ from kairode.report.summary import (
     kind_of_return,
     measured,
     no_better_sentence,
-    shares,
+    percentages,
     spec_of,
     summary_sentences,
 )
@@ -34,7 +34,7 @@ def policy_table(record: dict[str, Any]) -> Table:
         cells = [NAMES.get(name, name), short_number(objective_of(test)), interval, f"{test['decisions']:.3g}"]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
         counts = ["-" if number is None else f"{number:,}" for number in seen]
-        rows.append(Row.of([*cells, *shares(test, measures), *counts], marked=i == 0))
+        rows.append(Row.of([*cells, *percentages(test, measures), *counts], marked=i == 0))
     return Table.of([*headers, "real episodes", "real decisions"], rows)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import figures
-from kairode.report.summary import every_interval, kind_of_return, measured, shares, with_interval
+from kairode.report.summary import every_interval, kind_of_return, measured, percentages, with_interval
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_name, objective_of, short_number
 from kairode.runs import labels
@@ -29,7 +29,7 @@ def print_schedule(record: dict[str, Any], spec: Spec) -> None:
     other = objective_name(discounted=not spec.discounted_objective, accrued=True)
     for row in rows.values():
         numbers = [with_interval(row), short_number(row[other]), f"{row['decisions']:.4g}"]
-        numbers += [f"{row['time'] / row['decisions']:.3g}", *shares(row, measures)]
+        numbers += [f"{row['time'] / row['decisions']:.3g}", *percentages(row, measures)]
         cells.append(Row.of([_named(row), *numbers], marked=row["kind"] == "chosen"))
     caption = (
         "The same policy under every schedule; accrued returns, with rewards counted on every finest time "

@@ -25,7 +25,9 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
     sentences = [*filter(None, warnings), policy_sentence(record)]
     spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
-        mine, chance, always = (shares(test, [name])[0] for test in (tests["imagination"], tests["random"], constant))
+        mine, chance, always = (
+            percentages(test, [name])[0] for test in (tests["imagination"], tests["random"], constant)
+        )
         sentences.append(
             f"The {spec.subject} is {name} {mine} of the time (random actions {chance}, constant "
             f"{constant['action']} {always})."
@@ -204,7 +206,7 @@ def measured(results: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for result in results.values() for name in result["measures"]))
 
 
-def shares(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
+def percentages(result: dict[str, Any], measures: Iterable[str]) -> list[str]:
     return [f"{100 * result['measures'][name]:.0f} %" for name in measures]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.agents.policy_files import save_policy
-from kairode.algorithms.dyna import OPEN, run_rounds
+from kairode.algorithms.dyna import MUTABLE_FIELDS, run_rounds
 from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import DynaConfig
 from kairode.config.commands import command_of
@@ -17,10 +17,17 @@ from kairode.runs.record import make_record
 KIND = "rounds"
 
 
+def dyna_folder(runs: Path, env: str, seed: int) -> Path:
+    """Where the run of an environment and a seed belongs: runs/dyna-ENV-seedS, or as older versions named it."""
+    old = runs / f"rounds-{env}-seed{seed}"
+    return old if old.exists() else runs / f"dyna-{env}-seed{seed}"
+
+
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """Run or resume Dyna rounds, evaluate the last policy on 100 episodes; returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     command = command_of(config, path)
-    with RunFolder.open(path, KIND, config, command, mutable=OPEN) as folder:
+    with RunFolder.open(path, KIND, config, command, mutable=MUTABLE_FIELDS) as folder:
         if folder.finished:
             return folder.record or {}
         result = run_rounds(config, env, folder=path, callback=callback)

@@ -24,6 +24,7 @@ class FitRun(NamedTuple):
 
 
 def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback) -> FitRun:
+    """Collect or read the data, fit, save and test the models; resumes an interrupted fit."""
     config = check_fit(config)
     command = command_of(config, path)
     with RunFolder.open(path, KIND, config, command) as folder:

@@ -21,26 +21,32 @@ def label(row: dict[str, Any]) -> str:
 
 
 def exact_number(number: float) -> str:
+    """In few digits if they give exactly this number, otherwise in all."""
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
 
 
 def own() -> dict[str, Any]:
+    """Row of the environment's own schedule."""
     return {"kind": "own"}
 
 
 def fixed(interval: float) -> dict[str, Any]:
+    """Row of a fixed interval."""
     return {"kind": "fixed", "interval": interval}
 
 
 def chosen(price: float | None = None, budget: int | None = None) -> dict[str, Any]:
+    """Row of decision times that the models chose, at a price or within a budget."""
     return {"kind": "chosen", "price": price, "budget": budget}
 
 
 def constant(action: str) -> dict[str, Any]:
+    """Row of a policy that always takes one action."""
     return {"kind": "constant", "action": action}
 
 
 def of_kind(rows: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The rows of one kind: own, fixed, chosen, constant, .."""
     return {name: row for name, row in rows.items() if row["kind"] == kind}
 
 

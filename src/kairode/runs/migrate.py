@@ -37,6 +37,7 @@ def migrate_config(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrate_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of any format in the current one."""
     found, config = {"format": 0, "kind": "", **record}, record.get("config", {})
     if found["format"] < FORMAT and "figures" in record:
         found["figures"] = migrate_figures(found["kind"], record["figures"], config)
@@ -58,7 +59,8 @@ RENAMED = {
     "practice_return": "training_return",
     "practice_wanted": "planned_episodes",
     "seconds_of_practice": "training_seconds",
-    "shadow_price": "visit_penalty",
+    "spent": "stage_seconds",
+    "shadow_price": "decision_penalty",
 }
 """Figures with another name in format 0."""
 

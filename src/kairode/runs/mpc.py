@@ -8,7 +8,7 @@ import equinox as eqx
 import numpy as np
 
 from kairode.agents.evaluate import evaluate
-from kairode.algorithms.mpc import OPEN, MPCTraining, check_mpc, curve
+from kairode.algorithms.mpc import MUTABLE_FIELDS, MPCTraining, check_mpc, curve
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import MPCConfig
@@ -31,11 +31,12 @@ OLD_POLICIES = "pilots"
 
 
 def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """Train with MPC (or the actor alone), test every seed; writes policies and record, resumes if interrupted."""
     env = make_env(config)
     config = check_mpc(config, env.task.spec)
     if isinstance(env, HostEnvironment):
         env.open().close()  # says what is not installed before anything is written
-    with RunFolder.open(path, KIND, config, command_of(config, path), mutable=OPEN) as folder:
+    with RunFolder.open(path, KIND, config, command_of(config, path), mutable=MUTABLE_FIELDS) as folder:
         if folder.finished:
             return folder.record or {}
         with MPCTraining(config, env, path, callback) as training:
@@ -49,6 +50,7 @@ def run_mpc(config: MPCConfig, path: Path, callback: Callback = no_callback) -> 
 
 
 def make_env(config: MPCConfig) -> Any:
+    """The config's environment, with its setting and fields."""
     return make(config.env, setting=config.setting, **config.env_fields)
 
 
@@ -68,7 +70,7 @@ def _figures(
         "curve": curve(config, training.episodes),
         "fits": training.fits,
         "skipped": np.asarray(training.loop.learner.skipped).tolist(),
-        "spent": {name: round(seconds, 1) for name, seconds in training.loop.spent.items()},
+        "stage_seconds": {name: round(seconds, 1) for name, seconds in training.loop.stage_seconds.items()},
     }
 
 
@@ -85,6 +87,7 @@ def is_mpc_run(folder: str | Path) -> bool:
 
 
 def read_config(folder: str | Path) -> MPCConfig:
+    """The config of a run folder; refuses folders of other kinds of runs."""
     if not is_mpc_run(folder):
         raise KairodeError(f"{folder} is not a run with continuous actions, such as `kairode run hopper`.")
     return RunFolder(folder, KIND).config(MPCConfig)

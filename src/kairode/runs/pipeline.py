@@ -53,6 +53,7 @@ class Trained(NamedTuple):
 
 
 def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """The main job with named actions, all stages in a run folder; resumes if interrupted, returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
@@ -72,6 +73,7 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
 
 
 def check_run(config: RunConfig, env: Environment) -> None:
+    """Refuse what cannot be run, before any work is done."""
     as_schedule(config.schedule, env.task.spec)
     if config.schedule_episodes:
         check_schedule_config(schedule_config(config), env.task.spec)
@@ -107,7 +109,7 @@ def _stages(config: RunConfig, env: Environment, folder: RunFolder, callback: Ca
         figures["real_episodes"]["model-free"] = count
         figures["real_decisions"]["model-free"] = free.training.decisions[0]
     with _stage(folder, "tests"):
-        figures |= _kept(folder, "tests.json", lambda: test_policies(config, env, trained, policies, callback))
+        figures |= _kept(folder, "tests.json", lambda: evaluate_policies(config, env, trained, policies, callback))
     if config.schedule_episodes:
         with _stage(folder, "decision times"):
             figures["visits"] = _kept(folder, "visits.json", lambda: choose_times(config, trained, callback))
@@ -127,10 +129,12 @@ def _kept(folder: RunFolder, file: str, make: Callable[[], dict[str, Any]]) -> d
 
 
 def about(config: RunConfig) -> dict[str, Any]:
+    """What a saved policy must know of the system that it was learned on."""
     return {"env": config.env, "setting": config.setting, "fields": config.env_fields, "schedule": config.schedule}
 
 
 def fit_config(config: RunConfig) -> FitConfig:
+    """The fit of a run without Dyna rounds: the environment's preset with the run's numbers."""
     preset = fit_preset(config.env)
     return dataclasses.replace(
         preset,
@@ -190,6 +194,7 @@ def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: C
 
 
 def train_model_free(config: RunConfig, env: Environment, episodes: int, path: Path, callback: Callback) -> LearnResult:
+    """DQN on the real environment, with the settings of the run's policy."""
     preset = learn_preset(config.env, model_free=True)
     dqn = dataclasses.replace(config.learn.dqn, target_period=DQNConfig.target_period)
     found = learn_policy(
@@ -209,9 +214,10 @@ def train_model_free(config: RunConfig, env: Environment, episodes: int, path: P
     return found
 
 
-def test_policies(
+def evaluate_policies(
     config: RunConfig, env: Environment, trained: Trained, policies: dict[str, Any], callback: Callback
 ) -> dict[str, Any]:
+    """Figures of the tests, with example episodes and a map of the policy, for the record."""
     tests = evaluate_on_system(env, policies, config.schedule, callback=callback)
     callback(Progress("simulating example episodes", message=f"Tested {len(tests)} policies on 100 episodes each."))
     return {
@@ -222,6 +228,7 @@ def test_policies(
 
 
 def schedule_config(config: RunConfig) -> ScheduleConfig:
+    """The choice of decision times as a stage of the main job."""
     return ScheduleConfig(
         prices=tuple(sorted(set(config.prices))),
         candidates=config.candidates,

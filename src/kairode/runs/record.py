@@ -60,6 +60,8 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
+    """Processor, cores, device and system, for a record."""
+
     import jax
 
     device = jax.devices()[0]
@@ -72,6 +74,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor() -> str:
+    """Model name of the processor, where the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

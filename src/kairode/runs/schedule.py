@@ -78,6 +78,7 @@ class ScheduleRun(NamedTuple):
 
 
 def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
+    """Refuse candidates, prices, budgets and other limits that do not suit the system's intervals."""
     ends = check_candidates(config.candidates or None, spec, config.continuous)
     check_limits(spec, ends[-1], quantile=config.quantile, tolerance=config.tolerance or 0.0)
     for price in config.prices:
@@ -87,6 +88,7 @@ def check_schedule_config(config: ScheduleConfig, spec: Spec) -> None:
 
 
 def check_refits(dyna: Any, count: int | None) -> None:
+    """Refuse refits of a run without Dyna rounds, which has no state to continue from."""
     if count and dyna is None:
         raise KairodeError(
             "--refits continues from Dyna rounds, but this run has none: leave it out, or run `kairode run ENV "
@@ -115,6 +117,7 @@ def with_defaults_of_run(config: ScheduleConfig, folder: Path, env: str) -> Sche
 
 
 def run_schedule(folder: Path, config: ScheduleConfig, callback: Callback = no_callback) -> ScheduleRun:
+    """Choose and test decision times with the models of a run; writes to its subfolder `schedule`."""
     system = read_run(folder)
     config = with_defaults_of_run(config, folder, system.about["env"])
     with locked(folder):
@@ -305,6 +308,7 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
 
 
 def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) -> dict[str, Any]:
+    """Tests of the policy at every fixed interval and on the environment's own schedule, by label."""
     spec = system.env.task.spec
     taus = (0.0, *check_candidates(None, spec))
     least = min(tau or spec.intervals.low for tau in taus)
@@ -317,8 +321,9 @@ def fixed_rows(system: ModelledSystem, policy: QPolicy, config: ScheduleConfig) 
 def chosen_row(
     system: ModelledSystem, policy: QPolicy, schedule: OptimizedSchedule, config: ScheduleConfig
 ) -> dict[str, Any]:
+    """Test of the policy at the times that a schedule chooses."""
     (figures,) = _tests(system, alone(policy), alone(schedule), config, 1)
-    return {**figures, "visit_penalty": float(schedule.visit_penalty)}
+    return {**figures, "decision_penalty": float(schedule.decision_penalty)}
 
 
 def _tests(

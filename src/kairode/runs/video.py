@@ -93,6 +93,7 @@ def record_gait(env: Any, policies: list[Policy], made: dict[str, Any], folder: 
 
 
 def read_gait(folder: str | Path) -> Gait:
+    """The recording that a finished run of a robot left in its folder."""
     path = Path(folder) / GAIT
     if not path.exists():
         raise KairodeError(f"{folder} holds no recording: only finished runs of robots have one.")

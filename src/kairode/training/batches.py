@@ -30,6 +30,7 @@ def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
 
 
 def split_chunks(episodes: Episodes, most: int) -> Episodes:
+    """Episodes cut into chunks of at most `most` decisions; chunks without any are dropped."""
     length = episodes.tau.shape[1]
     blocks = -(-length // most)
     whole = _padded(episodes, 0, blocks * most - length)

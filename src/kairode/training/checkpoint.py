@@ -40,6 +40,7 @@ FORMAT = 1
 
 
 def exists(folder: str | Path, name: str = NAME) -> bool:
+    """Whether a folder holds a checkpoint of this name."""
     return (Path(folder) / f"{name}.json").exists()
 
 

@@ -25,6 +25,7 @@ class Terms(NamedTuple):
 
 
 def masked_mean(values: Float[Array, "*axes"], mask: Bool[Array, "*axes"]) -> Float[Array, ""]:
+    """Mean over the marked values; 0 if none is."""
     return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
 
 

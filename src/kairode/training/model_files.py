@@ -21,6 +21,7 @@ NAME = "models"
 
 
 def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[DynamicsModel]) -> None:
+    """Save fitted models of one kind in one file, with what `load_models` needs to rebuild them."""
     stacked = stack([eqx.filter(model, eqx.is_array) for model in models])
     scale = models[0].scale
     checkpoint.save(
