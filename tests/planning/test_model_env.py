@@ -142,14 +142,14 @@ def test_intervals_that_no_timer_knows_are_uniform() -> None:
 
 
 def test_a_timer_of_an_older_version_cannot_be_sampled() -> None:
-    spec = dataclasses.replace(SPEC, intervals=Intervals(1.0, 7.0))
+    spec = dataclasses.replace(SPEC, intervals=Intervals(1.0, 7.0, step=0.0))
     model = small(spec=spec, timer="continuous", timer_hidden=5)
     env = dataclasses.replace(ENV.task, spec=spec)
     starts = np.zeros((1, 2))
     make_model_env(model, env, starts=starts)
     older = dataclasses.replace(model, timer=dataclasses.replace(model.timer, spread=None))
     with pytest.warns(UserWarning, match="sample_intervals has no effect"):
-        make_model_env([model, older], env, starts=starts)
+        make_model_env([older, older], env, starts=starts)
     make_model_env(older, env, starts=starts, sample_intervals=False)
 
 

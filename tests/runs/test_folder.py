@@ -434,7 +434,7 @@ def small_calls() -> dict[str, Callable[[Path], Any]]:
     data = kairode.collect(env, episodes=3)
     return {
         "fit": lambda folder: kairode.fit("rnn", data, iterations=1, latent_size=3, folder=folder),
-        "learn": lambda folder: kairode.learn(None, env, episodes=1, replay_capacity=64, folder=folder),
+        "learn": lambda folder: kairode.learn(None, env, episodes=1, replay_capacity=256, folder=folder),
         "train_dyna": lambda folder: kairode.train_dyna(env, rounds=0, folder=folder),
         "train_mpc": lambda folder: kairode.train_mpc("pendulum", "free", folder=folder),
     }

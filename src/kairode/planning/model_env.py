@@ -161,7 +161,8 @@ def make_model_env(
             )
     if branch is not None:
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
-    if sample_intervals and any(isinstance(m.timer, ContinuousTimer) and m.timer.spread is None for m in members):
+    timer = members[0].timer
+    if sample_intervals and isinstance(timer, ContinuousTimer) and timer.spread is None:
         warnings.warn(
             "this model was saved by an older version, which did not learn how intervals vary: sample_intervals has no "
             "effect, and intervals are the most likely ones. Fit it again to sample them.",
