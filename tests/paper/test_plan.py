@@ -319,7 +319,7 @@ def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None
 def test_a_second_process_of_a_study_is_told(typed, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     name = "policies/ours-gridworld-oracle"
-    with locked(work_item(name, empty(tmp_path, budget="quick")).folder):
+    with locked(work_item(name, Scope.at(None, tmp_path / "runs", None, "quick")).folder):
         code, out, err = typed("study", name, "--budget", "quick", "--quiet")
     assert (code, out) == (2, "")
     assert "ours-gridworld-oracle is being written by another process (pid" in err
