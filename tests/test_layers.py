@@ -27,6 +27,7 @@ LAYERS = [
 ]
 GROUND = {
     "_gymnasium",
+    "_lock",
     "_process",
     "_version",
     "_xla",

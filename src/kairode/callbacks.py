@@ -53,23 +53,6 @@ def no_callback(progress: Progress) -> None:
     """Ignore progress: the default everywhere."""
 
 
-def every(seconds: float, callback: Callback, clock: Callable[[], float] = time.monotonic) -> Callback:
-    """Call back at most once in this many seconds.
-
-    Events that begin or end a stage or carry a message are always passed on.
-    """
-    passed: dict[str, float] = {}
-
-    def throttled(progress: Progress) -> None:
-        now = clock()
-        due = progress.stage not in passed or now - passed[progress.stage] >= seconds
-        if due or progress.finished or progress.message:
-            passed[progress.stage] = now
-            callback(progress)
-
-    return throttled
-
-
 def counter(stage: str, total: int | None, callback: Callback) -> Callable[[int], None]:
     """A function that is called with every amount of work done, and calls back with their sum, 0 at first."""
     done, started = 0, time.perf_counter()

@@ -34,7 +34,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        with open(part, "rb") as file:
+        with open(part, "r+b") as file:  # Windows flushes only files open for writing
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:

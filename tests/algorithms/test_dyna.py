@@ -60,7 +60,7 @@ def test_interrupted_rounds_end_with_the_same_record(tmp_path) -> None:
 
     folder = tmp_path / "parts"
     with pytest.raises(Stopped, match=rf"in round 0, .* Run the same command again to resume: kairode dyna .*{folder}"):
-        run_dyna(config, folder, stop_at(lambda progress: progress.stage == "fitting"))
+        run_dyna(config, folder, stop_at(lambda progress: progress.stage == "fitting" and not progress.done))
     with pytest.raises(Stopped, match=r"interrupted after round 0, saved\. Run the same command again"):
         run_dyna(config, folder, stop_at(lambda progress: progress.message.startswith("Round 0")))
     assert not (folder / "record.json").exists()

@@ -131,7 +131,7 @@ def test_the_first_difference_in_words() -> None:
 
 def test_nothing_here_imports_jax() -> None:
     modules = "config.serialize config.command_line config.run config.presets config.commands "
-    modules += "runs.folder runs.lock runs.migrate seeds callbacks files"
+    modules += "runs.folder _lock runs.migrate seeds callbacks files"
     imports = "".join(f"import kairode.{name}\n" for name in modules.split())
     code = f"import sys\n{imports}assert 'jax' not in sys.modules and 'filelock' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

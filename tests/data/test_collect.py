@@ -9,6 +9,7 @@ import pytest
 from jaxtyping import Array
 
 import kairode
+from kairode.callbacks import Progress
 from kairode.data import Policy, Trajectory
 from kairode.envs import Discrete, Schedule
 from kairode.envs.zoo import ENVIRONMENTS
@@ -161,13 +162,13 @@ def test_returns() -> None:
     assert swings.discounted[0] == pytest.approx((0.9 ** (2 * np.arange(n)) * swings.reward[0, :n]).sum(), rel=1e-5)
 
 
-def test_progress_counts_every_episode() -> None:
-    told = []
-    kairode.collect(kairode.make("gridworld"), episodes=300, progress=told.append)
-    assert sum(told) == 300
-    told = []
-    kairode.collect(kairode.make("hopper"), episodes=30, progress=told.append)
-    assert sum(told) == 30
+@pytest.mark.parametrize(("name", "episodes"), [("gridworld", 300), ("hopper", 30)])
+def test_progress_counts_every_episode(name: str, episodes: int) -> None:
+    told: list[Progress] = []
+    kairode.collect(kairode.make(name), episodes=episodes, callback=told.append)
+    assert {(one.stage, one.total) for one in told} == {("collecting", episodes)}
+    done = [one.done for one in told]
+    assert (done[0], done[-1], done) == (0, episodes, sorted(done))
 
 
 @pytest.mark.parametrize("name", ["gridworld", "hopper"])

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from kairode._lock import FolderBusy, hold_file, locked
 from kairode.errors import KairodeError
 from kairode.paper.engines import LocalEngine, WorkSummary, run_work, start_process
 from kairode.paper.ray_engine import RayEngine, claim_core
-from kairode.paper.work import WorkItem, hold_lock
+from kairode.paper.work import WorkItem
 
 STEPS = """
 import json, os, signal, sys, time
@@ -152,8 +153,8 @@ def test_stopped_in_the_middle_and_again(tmp_path, how: signal.Signals) -> None:
 
 
 def _free(work: WorkItem) -> bool:
-    with hold_lock(work.lock) as mine:
-        return mine is not None
+    with hold_file(work.lock) as free:
+        return free
 
 
 def test_two_commands_at_once_share_the_work(tmp_path) -> None:
@@ -168,6 +169,9 @@ def test_two_commands_at_once_share_the_work(tmp_path) -> None:
     assert [one.name for one in tally.skipped] == ["shared"]
     assert process.wait() == 0
     assert once(work, 5)
+    with locked(work.folder), pytest.raises(FolderBusy, match="being written by"):  # as by `kairode study`
+        work.forget()
+    assert (work.folder / "log.txt").exists()
     work.forget()
     assert not work.folder.exists()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kairode._lock import locked
 from kairode.config.algorithms import DynaConfig
 from kairode.config.serialize import to_dict
 from kairode.errors import KairodeError
@@ -313,3 +314,12 @@ def test_what_failed_is_named_with_its_log(typed, monkeypatch, tmp_path) -> None
     assert "1 failed (fits/gridworld-rnn-0); see runs/quick/table1/gridworld-rnn-0/log.txt" in err
     assert "holds another run" in (folder / "log.txt").read_text()
     assert "No record yet: table1/gridworld-rnn." in out
+
+
+def test_a_second_process_of_a_study_is_told(typed, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "policies/ours-gridworld-oracle"
+    with locked(work_item(name, Scope.at(None, tmp_path / "runs", None, "quick")).folder):
+        code, out, err = typed("study", name, "--budget", "quick", "--quiet")
+    assert (code, out) == (2, "")
+    assert "ours-gridworld-oracle is being written by another process (pid" in err

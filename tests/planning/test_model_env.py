@@ -141,6 +141,18 @@ def test_intervals_that_no_timer_knows_are_uniform() -> None:
     assert stats.kstest(found, stats.uniform(0.5, 2.0).cdf).pvalue > 1e-3
 
 
+def test_a_timer_of_an_older_version_cannot_be_sampled() -> None:
+    spec = dataclasses.replace(SPEC, intervals=Intervals(1.0, 7.0, step=0.0))
+    model = small(spec=spec, timer="continuous", timer_hidden=5)
+    env = dataclasses.replace(ENV.task, spec=spec)
+    starts = np.zeros((1, 2))
+    make_model_env(model, env, starts=starts)
+    older = dataclasses.replace(model, timer=dataclasses.replace(model.timer, spread=None))
+    with pytest.warns(UserWarning, match="sample_intervals has no effect"):
+        make_model_env([older, older], env, starts=starts)
+    make_model_env(older, env, starts=starts, sample_intervals=False)
+
+
 def test_the_timer_of_the_member() -> None:
     """An interval drawn by its probabilities; without `sample_intervals`, the most likely one."""
     models = [small(seed=seed, timer="classes", timer_hidden=5) for seed in range(3)]

@@ -7,19 +7,23 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import kairode
+from kairode._lock import FolderBusy, locked, remove
 from kairode._version import __version__
 from kairode.config.algorithms import DynaConfig
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError, Stopped
 from kairode.runs import migrate
 from kairode.runs.folder import RunFolder
-from kairode.runs.lock import FolderBusy, locked, remove
+from kairode.training.session import Session
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,7 +395,7 @@ def test_a_second_process_is_told_at_once(place: Path, writer: subprocess.Popen[
     assert message.startswith(
         f"{place} is being written by another process (pid {writer.pid} on {socket.gethostname()}, since 20"
     )
-    assert message.endswith("): wait for it, or choose another folder with --out.")
+    assert message.endswith("): wait for it, or choose another folder.")
     assert RunFolder(place).manifest.kind == "run"  # reading is free
     with pytest.raises(FolderBusy):
         remove(place)
@@ -424,6 +428,39 @@ def test_one_process_does_not_open_a_folder_twice(place: Path) -> None:
         RunFolder.open(place, "run", Config()),
     ):
         pass
+
+
+def small_calls() -> dict[str, Callable[[Path], Any]]:
+    """Library calls that write to a folder."""
+    env = kairode.make("gridworld", horizon=30)
+    data = kairode.collect(env, episodes=3)
+    return {
+        "fit": lambda folder: kairode.fit("rnn", data, iterations=1, latent_size=3, folder=folder),
+        "learn": lambda folder: kairode.learn(None, env, episodes=1, replay_capacity=256, folder=folder),
+        "train_dyna": lambda folder: kairode.train_dyna(env, rounds=0, folder=folder),
+        "train_mpc": lambda folder: kairode.train_mpc("pendulum", "free", folder=folder),
+    }
+
+
+@pytest.mark.parametrize("name", ["fit", "learn", "train_dyna", "train_mpc"])
+def test_a_call_with_a_folder_is_told_too(place: Path, writer: subprocess.Popen[str], name: str) -> None:
+    before = names(place)
+    with pytest.raises(FolderBusy, match=f"is being written by another process .pid {writer.pid} on"):
+        small_calls()[name](place)
+    assert names(place) == before
+
+
+def test_a_session_shares_the_lock_of_the_run_around_it(place: Path) -> None:
+    with RunFolder.open(place, "run", Config()):
+        with Session(place), Session(place / "part") as part:
+            part.save(np.zeros(1))
+        assert not (place / "part" / ".lock").exists()  # it is no run folder of its own
+        assert is_locked(place)
+        with ThreadPoolExecutor(1) as other, pytest.raises(FolderBusy, match=f"pid {os.getpid()}"):
+            other.submit(lambda: Session(place).__enter__()).result()
+    with Session(place):
+        assert is_locked(place)
+    assert not is_locked(place)
 
 
 def test_of_many_processes_one_writes(place: Path) -> None:

@@ -241,6 +241,33 @@ def test_the_checkpoint_of_another_training_is_refused(tmp_path):
         kairode.learn(None, env, schedule=5, **small)
     with pytest.raises(kairode.KairodeError, match="at least 1"):
         kairode.learn(None, env, **{**small, "episodes": 0})
+    breeze = kairode.make("gridworld", horizon=30, noise=0.5)
+    with pytest.raises(kairode.KairodeError, match=r"about.inputs.system.settings.noise is 0.0 there and 0.5 here"):
+        kairode.learn(None, breeze, schedule=7, **small)
+
+
+def test_what_a_policy_is_learned_with_belongs_to_its_checkpoint(tmp_path):
+    env = kairode.make("gridworld", horizon=30)
+    model, other = (
+        build("rnn", env.task.spec, ModelConfig(latent_size=3, timer="none"), key=jax.random.key(seed))
+        for seed in range(2)
+    )
+    small = {"episodes": 1, "hidden": (8,), "batch_size": 8, "replay_capacity": 64, "folder": tmp_path}
+    first = kairode.learn(model, env, validation_model=model, **small)
+    for changed, said in (
+        ({"validation_model": other}, "validation_model is .* there and"),
+        ({}, "validation_model is .* there and null"),
+        ({"validation_model": model, "latent_policy": True}, "latent_policy is false there and true"),
+    ):
+        with pytest.raises(kairode.KairodeError, match=f"another run .about.inputs.{said}"):
+            kairode.learn(model, env, **changed, **small)
+    about = json.loads((tmp_path / "checkpoint.json").read_text())
+    del about["identity"]["about"]["inputs"]  # as written by older versions
+    (tmp_path / "checkpoint.json").write_text(json.dumps(about))
+    again = kairode.learn(model, env, validation_model=model, **small)
+    np.testing.assert_array_equal(first.q.weights[0], again.q.weights[0])
+    with pytest.raises(kairode.KairodeError, match=r"another run .about.models is"):
+        kairode.learn(other, env, validation_model=model, **small)
 
 
 def test_a_run_refuses_learning_options_that_dyna_rounds_do_not_have(tmp_path: Path) -> None:

@@ -95,11 +95,10 @@ def train_agents(
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": identity}
     if initial_state is None:
         initial_state = init_train_state(batches, settings, episodes, seeds)
-    session = Session(folder, what, save_seconds=SAVE_SECONDS)
-    state = session.restore(_new_state(initial_state))
-    curve: list[dict[str, Any]] = session.earlier.get("curve", [])
-    callback(_progress(stage, state.train_state, {}, 0.0))
-    with session:
+    with Session(folder, what, save_seconds=SAVE_SECONDS) as session:
+        state = session.restore(_new_state(initial_state))
+        curve: list[dict[str, Any]] = session.earlier.get("curve", [])
+        callback(_progress(stage, state.train_state, {}, 0.0))
         while not _ended(state):
             taken = int(state.train_state.decisions.max())
             some = min(chunk, validate_every - taken % validate_every)

@@ -125,9 +125,8 @@ def run_rounds(
             f"Dyna rounds need discrete actions; those of '{env.task.spec.name}' are continuous: use kairode.train_mpc."
         )
     fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in MUTABLE_FIELDS}
-    session = Session(folder, {"config": fields, "system": spec_identity(env.task.spec)})
-    state, figures = _earlier(config, env, folder, session)
-    with session:
+    with Session(folder, {"config": fields, "system": spec_identity(env.task.spec)}) as session:
+        state, figures = _earlier(config, env, folder, session)
         for number in range(0 if state is None else state.number + 1, config.rounds + 1):
             try:
                 state, found, sentence = dyna_round(config, env, state, number, callback)
@@ -184,12 +183,11 @@ def dyna_round(
 ) -> tuple[DynaState, dict[str, Any], str]:
     """Collect (with random actions in round 0), refit, learn, evaluate; also the round's figures, and a sentence."""
     spec, seed = env.task.spec, derive(config.seed, Purpose.DYNA_EPISODES, number)
-    callback(Progress("collecting"))
     if before is None:
-        new = data = collect(env, episodes=config.initial_episodes, seed=seed)
+        new = data = collect(env, episodes=config.initial_episodes, seed=seed, callback=callback)
     else:
         policy = QPolicy(before.network, IdentityEncoder(), spec, config.exploration)
-        new = collect(env, policy, episodes=config.episodes_per_round, seed=seed)
+        new = collect(env, policy, episodes=config.episodes_per_round, seed=seed, callback=callback)
         data = join([before.data, new])
     models, error = refit_ensemble(config, data, None if before is None else before.models, number, callback)
     train_state, batch = _agent(config, env, data, models, None if before is None else before.network, number)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.callbacks import Callback, Progress, counter, no_callback
+from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.models import check_model
@@ -122,11 +122,14 @@ def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
     if not config.is_file:
         env = make(config.source, setting=config.setting, **config.env_fields)
         counts = (config.episodes, config.validation_episodes, config.test_episodes)
-        advance = counter("collecting", sum(counts), callback)
-        parts = [
-            collect(env, episodes=count, seed=derive(config.data_seed, Purpose.FIT_DATA, i), progress=advance)
-            for i, count in enumerate(counts)
-        ]
+        parts: list[Trajectory] = []
+
+        def so_far(part: Progress) -> None:
+            callback(dataclasses.replace(part, done=sum(map(len, parts)) + part.done, total=sum(counts)))
+
+        for i, count in enumerate(counts):
+            seed = derive(config.data_seed, Purpose.FIT_DATA, i)
+            parts.append(collect(env, episodes=count, seed=seed, callback=so_far))
         return Splits(*parts)
     found = rescale_ticks(read(config.source))
     train, valid, _ = split_sizes(config.source, len(found))

@@ -22,6 +22,7 @@ from kairode.config.algorithms import LearnConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import learn_preset
 from kairode.data import Trajectory
+from kairode.data.describe import spec_identity
 from kairode.data.rollout import episode_keys
 from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
@@ -35,6 +36,7 @@ from kairode.planning.model_env import make_model_env, obs_range, sample_start_o
 from kairode.planning.optimize_schedule import accrual_setup
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.seeds import Purpose, derive
+from kairode.training.session import ADDED
 from kairode.trees import alone
 
 Models = DynamicsModel | Sequence[DynamicsModel] | None
@@ -160,6 +162,12 @@ def learn_policy(
         "accrue": accrue,
         "models": digest(*members),
         "data": None if data is None else digest(data),
+        ADDED: {
+            "system": spec_identity(task.spec),
+            "env": digest(env),
+            "validation_model": None if validation_model is None else digest(validation_model),
+            "latent_policy": latent_policy,
+        },
     }
     training = train_agents(
         [batch],

@@ -78,7 +78,7 @@ def with_plan(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
         config = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver=options["solver"]))
     for name in options:
         if name in (*plan, "solver"):
-            _check_effect(config, name)
+            _check_effect(config, "sizes.solver" if name == "solver" else f"plan.{name}")
     own = field_names(MPCConfig, but=("env", "model", "agent", "plan", "seed", "env_fields"))
     others = {name: value for name, value in options.items() if name != "solver"}
     return with_options(config, others, where="kairode.train_mpc", own=own, parts=("plan",))
@@ -98,17 +98,20 @@ def check_mpc(config: MPCConfig, spec: Spec) -> MPCConfig:
         _check_effect(config, "sizes.solver")
     if not any(variable.relative for variable in spec.observations):
         if not config.relative_obs:
-            raise KairodeError(f"--no-relative-obs has no effect: '{spec.name}' has no relative variables.")
+            raise KairodeError(
+                f"relative_obs=False (--no-relative-obs) has no effect: '{spec.name}' has no relative variables."
+            )
     elif config.setting == "paper":
         return dataclasses.replace(config, relative_obs=False)
     return config
 
 
-def _check_effect(config: MPCConfig, name: str) -> None:
+def _check_effect(config: MPCConfig, path: str) -> None:
+    name = path.rpartition(".")[2]
     if config.model == MODEL_FREE:
-        raise KairodeError(f"--{name} has no effect: without a model there is no planning.")
-    if name.endswith("solver") and "ode" not in config.model:
-        raise KairodeError(f"--{name} has no effect: the model {config.model} has no ODE.")
+        raise KairodeError(f"{name} (--{path}) has no effect: without a model there is no planning.")
+    if name == "solver" and "ode" not in config.model:
+        raise KairodeError(f"{name} (--{path}) has no effect: the model {config.model} has no ODE.")
 
 
 class MPCTraining:
@@ -127,8 +130,8 @@ class MPCTraining:
             taken = self.session.earlier["decisions"]
             if taken > config.decisions:
                 raise KairodeError(
-                    f"the run in {folder} has already taken {taken:,} decisions, more than --decisions "
-                    f"{config.decisions:,}: choose another folder with --out."
+                    f"the run in {folder} has already taken {taken:,} decisions, more than the "
+                    f"{config.decisions:,} asked for (decisions): choose another folder, or more decisions."
                 )
         seeds = derive_many(config.seed, Purpose.AGENT, config.seeds)
         self.loop = MPCLoop(env, self.config, seeds, config.decisions)
@@ -141,6 +144,10 @@ class MPCTraining:
 
     def run(self) -> None:
         """Run from the last checkpoint, or the start, to the last decision."""
+        with self.session.locked():
+            self._run()
+
+    def _run(self) -> None:
         loop, config = self.loop, self.config
         if not self._restored():
             self.episodes += loop.warm_up(
@@ -182,6 +189,7 @@ class MPCTraining:
         """Restore the loop from a checkpoint; False if there is none."""
         if not self.session.resumable:
             return False
+        self.session.restore_about()
         about = self.session.earlier
         arrays = self.session.restore(self.loop.checkpoint_template(about["decisions"]))
         self.loop.restore(arrays, about["decisions"], about["epoch"])

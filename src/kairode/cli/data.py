@@ -50,16 +50,14 @@ def collect_command(
         quiet: print nothing but errors.
     """
     import kairode
-    from kairode.callbacks import counter
     from kairode.files import check_target
     from kairode.report.progress import display
 
     environment = kairode.make(env, setting=setting, **parse_fields(set))
     check_target(out)
     with display(quiet) as show:
-        advance = counter(f"collecting {env}", episodes, show)
         trajectory = kairode.collect(
-            environment, episodes=episodes, seed=seed, schedule=schedule or None, progress=advance
+            environment, episodes=episodes, seed=seed, schedule=schedule or None, callback=show
         )
     kairode.write(out, trajectory)
     if not quiet:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from kairode.data.collect_host import Progress, collect_host
+from kairode.callbacks import Callback, counter, no_callback
+from kairode.data.collect_host import collect_host
 from kairode.data.policy import Policy, as_policy
 from kairode.data.rollout import Rollout, episode_keys, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
@@ -27,7 +28,7 @@ def collect(
     episodes: int,
     seed: int = 0,
     schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None = None,
-    progress: Progress | None = None,
+    callback: Callback = no_callback,
 ) -> Trajectory:
     """Collect whole episodes, padded to the longest.
 
@@ -38,7 +39,7 @@ def collect(
         episodes: number of episodes.
         seed: an episode depends only on the seed and its own number, not on how many there are.
         schedule: None or "own" for the environment's own, an interval, a list of intervals, or a `Schedule`.
-        progress: called with the number of episodes that just ended.
+        callback: called with a `kairode.callbacks.Progress` as episodes end.
     """
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"{env!r} is not an environment: create one, e.g. with kairode.make('hiv').")
@@ -51,12 +52,12 @@ def collect(
         check_outputs(env)
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     chooser = timing.track(chooser)
-    callback = progress or (lambda ended: None)
+    advance = counter("collecting", episodes, callback)
     try:
         if isinstance(env, HostEnvironment):
-            trajectory = collect_host(env, chooser, timing, episodes, seed, callback)
+            trajectory = collect_host(env, chooser, timing, episodes, seed, advance)
         else:
-            trajectory = _collect_jax(env, chooser, timing, episodes, seed, callback)
+            trajectory = _collect_jax(env, chooser, timing, episodes, seed, advance)
     except jax.errors.JAXTypeError as error:
         raise KairodeError(
             "the policy or schedule cannot be compiled by JAX: use jnp.where instead of if, and jax.numpy "
@@ -67,11 +68,11 @@ def collect(
 
 
 def _collect_jax(
-    env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
+    env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int, advance: Callable[[int], None]
 ) -> Trajectory:
     parts: list[Rollout] = []
     for part in _parts(env, policy, schedule, episodes, seed):
-        callback(min(len(part.length), episodes - sum((len(done.length) for done in parts), 0)))
+        advance(min(len(part.length), episodes - sum((len(done.length) for done in parts), 0)))
         parts.append(part)
     length = np.concatenate([part.length for part in parts])[:episodes]
     longest = int(length.max())

@@ -23,14 +23,16 @@ from kairode.envs.vector_host import HostVectorEnv
 INSTANCES = 16
 """Maximum number of simulations stepped in parallel."""
 
-Progress = Callable[[int], None]
 KeyData = UInt32[Array, "2"]
 
 
 def collect_host(
-    env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, callback: Progress
+    env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, advance: Callable[[int], None]
 ) -> Trajectory:
-    """Collect episodes; an instance whose episode ends continues with the next one not yet started."""
+    """Collect episodes; an instance whose episode ends continues with the next one not yet started.
+
+    `advance` is called with the number of episodes that just ended.
+    """
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
     actor = Actor(policy, env.task.spec, seed, episodes)
@@ -57,7 +59,7 @@ def collect_host(
             log.record(np.flatnonzero(busy), episode[busy], actions, step)
             ended = np.flatnonzero(step.ended & busy)
             if ended.size:
-                callback(ended.size)
+                advance(ended.size)
                 start(ended)
     finally:
         vector_env.close()

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from kairode._lock import hold_file
 from kairode.envs.batching import cores
 from kairode.errors import KairodeError, Stopped
 from kairode.paper import child
-from kairode.paper.work import WorkItem, hold_lock
+from kairode.paper.work import WorkItem
 from kairode.training.session import interrupts
 
 PAUSE = 0.1
@@ -119,8 +120,8 @@ def _blocked(waiting: Sequence[WorkItem], failed: Sequence[WorkItem]) -> list[Wo
 
 def start_process(work: WorkItem, where: Sequence[int] = ()) -> Started:
     """Start the process of an item on these cores, unless it is done or another process is running it."""
-    with hold_lock(work.lock) as lock:  # only a check: the process itself holds the lock while it runs
-        if lock is None:
+    with hold_file(work.lock) as free:  # only a check: the process itself holds the lock while it runs
+        if not free:
             return "busy"
         if work.done:
             return "done"

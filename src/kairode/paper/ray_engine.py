@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kairode._lock import hold_file
 from kairode.errors import KairodeError
 from kairode.paper.engines import PAUSE, Engine, Outcome, result, start_process
-from kairode.paper.work import WorkItem, hold_lock
+from kairode.paper.work import WorkItem
 
 RETRIES = 5
 """Number of restarts of an item after its worker was killed."""
@@ -53,7 +54,7 @@ def claim_core() -> Iterator[list[int]]:
     places = Path(tempfile.gettempdir()) / f"kairode-cores-{getattr(os, 'getuid', getpass.getuser)()}"
     with contextlib.ExitStack() as stack:
         for core in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
-            if stack.enter_context(hold_lock(places / str(core))) is not None:
+            if stack.enter_context(hold_file(places / str(core))):
                 yield [core]
                 return
         yield []

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from kairode._lock import locked
 from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import DynaConfig, MPCConfig
 from kairode.errors import KairodeError, Stopped, resume_with
@@ -54,10 +55,11 @@ def _study_record(work: WorkItem, scope: Scope, time_limit: float, callback: Cal
     command += f" --time-limit {time_limit:g}" * (time_limit < math.inf)
     if isinstance(config, Study | ScheduleStudy):
         limits: dict[str, Any] = {"callback": callback, "time_limit": time_limit}
-        if isinstance(config, Study):
-            kind, figures = "study", run_study(config, scope.runs / "table1", folder=work.folder, **limits)
-        else:
-            kind, figures = "visits", run_schedule_study(config, scope.runs, work.folder, **limits)
+        with locked(work.folder):
+            if isinstance(config, Study):
+                kind, figures = "study", run_study(config, scope.runs / "table1", folder=work.folder, **limits)
+            else:
+                kind, figures = "visits", run_schedule_study(config, scope.runs, work.folder, **limits)
         seconds = time.perf_counter() - started
         return make_record(kind, dataclasses.asdict(config), figures, command=command, seconds=seconds)
     if isinstance(config, DynaConfig):

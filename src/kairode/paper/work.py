@@ -1,14 +1,11 @@
 """A work item: one command in its own process, and how to tell that it is done."""
 
-import contextlib
 import dataclasses
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import filelock
-
+from kairode._lock import hold_file, remove
 from kairode.config.serialize import from_dict, to_dict
 from kairode.errors import KairodeError
 from kairode.runs.record import read_record
@@ -73,15 +70,19 @@ class WorkItem:
 
     @property
     def lock(self) -> Path:
-        """Lock file of the process that runs it; beside the folder, which may be removed."""
+        """Lock file of the process that runs it, held by `child.py` before its program starts.
+
+        A second one, beside the folder: the program takes the lock inside the folder itself, and could not if its own
+        process had it already.
+        """
         return self.folder.with_name(f".{self.folder.name}.lock")
 
     def forget(self) -> None:
         """Remove the results of an earlier run, unless it is running."""
-        with hold_lock(self.lock) as mine:
-            if mine is None:
+        with hold_file(self.lock) as mine:
+            if not mine:
                 raise KairodeError(f"'{self.name}' is being run by another process: wait for it, or stop it first.")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove(self.folder)
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:
@@ -94,24 +95,3 @@ def _without_solver(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     return {name: _without_solver(value) for name, value in part.items() if name != "solver"}
-
-
-@contextlib.contextmanager
-def hold_lock(path: Path) -> Iterator[filelock.BaseFileLock | None]:
-    """Hold a lock briefly; yields None if another process holds it. `child.py` holds the same lock while it runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # No soft-lock fallback on file systems without locks: it would outlive a killed process.
-    lock = filelock.FileLock(path, blocking=False, fallback_to_soft=False)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        yield None
-        return
-    except OSError as error:
-        raise KairodeError(
-            f"cannot lock {path}: {error.strerror}. Runs need a file system with locks; choose one with --runs."
-        ) from error
-    try:
-        yield lock
-    finally:
-        lock.release()

@@ -5,6 +5,7 @@ the same way on the real system and in imagination (the paper's algorithm 2).
 """
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.models.timer import NoTimer
+from kairode.models.timer import ContinuousTimer, NoTimer
 from kairode.trees import one, stack
 
 
@@ -160,6 +161,13 @@ def make_model_env(
             )
     if branch is not None:
         task = dataclasses.replace(task, spec=dataclasses.replace(task.spec, max_decisions=branch))
+    timer = members[0].timer
+    if sample_intervals and isinstance(timer, ContinuousTimer) and timer.spread is None:
+        warnings.warn(
+            "this model was saved by an older version, which did not learn how intervals vary: sample_intervals has no "
+            "effect, and intervals are the most likely ones. Fit it again to sample them.",
+            stacklevel=2,
+        )
     # Horizon and names are the task's; the unit of time (tick) is the model's.
     spec = dataclasses.replace(task.spec, tick=members[0].spec.tick)
     return ModelEnv(task, ensemble(members, spec), found, sample_intervals=sample_intervals, **options)

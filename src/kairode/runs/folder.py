@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kairode._lock import LOCK, OWNER, locked
 from kairode._version import __version__
 from kairode.config.serialize import first_difference, from_dict, to_dict
 from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import PARTS, check_target, load_json, save_json
-from kairode.runs.lock import LOCK, OWNER, locked
 from kairode.runs.migrate import FORMAT, is_finished, migrate_config, migrate_record
 
 T = TypeVar("T")

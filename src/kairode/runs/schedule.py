@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from kairode._lock import locked
 from kairode.agents.evaluate import score_accrued, to_result
 from kairode.agents.policy_files import describe_policy, read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
@@ -54,7 +55,6 @@ from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.runs import labels
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import ModelledSystem, read_run
-from kairode.runs.lock import locked
 from kairode.runs.migrate import FORMAT
 from kairode.runs.record import make_record, read_record
 from kairode.seeds import Purpose, derive

@@ -56,15 +56,14 @@ def train(
     callback: Callback = no_callback,
 ) -> FitResult:
     """Fit a model for all seeds. With a folder, checkpoints are kept there and fitting resumes from them."""
-    session = Session(folder, identity)
-    if folder is not None and session.resumable:
-        models = as_saved(folder, models)
-    static = eqx.filter(models, eqx.is_array, inverse=True)
-    train_data, valid_data, count = _device(models, settings, data, valid)
-    fit_state = session.restore(init_fit_state(models, settings, seeds))
-    metrics = MetricsFile(folder, int(fit_state.iteration.max()))
-    callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
-    with session:
+    with Session(folder, identity) as session:
+        if folder is not None and session.resumable:
+            models = as_saved(folder, models)
+        static = eqx.filter(models, eqx.is_array, inverse=True)
+        train_data, valid_data, count = _device(models, settings, data, valid)
+        fit_state = session.restore(init_fit_state(models, settings, seeds))
+        metrics = MetricsFile(folder, int(fit_state.iteration.max()))
+        callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
             batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
@@ -141,8 +140,8 @@ def _why(model: DynamicsModel, data: Episodes) -> str:
         return ""
     return (
         f" The ODE solver needs more than its {transition.solver.max_steps} steps for an interval of "
-        f"{float(data.tau.max()):g} ticks: the field has become stiff. Use a fixed-step solver (--solver "
-        "rk4:2), looser tolerances, or regularise the field (--weights.curvature 0.01)."
+        f"{float(data.tau.max()):g} ticks: the field has become stiff. Use a fixed-step solver "
+        "(solver rk4:2), looser tolerances, or regularise the field (weights.curvature 0.01)."
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kairode._lock import locked
 from kairode.config.serialize import first_difference
 from kairode.errors import KairodeError, Stopped
 from kairode.training import checkpoint
@@ -22,10 +23,12 @@ SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
 """Time between checkpoints; longer if saving is slow."""
 SHARE = 20
 """Minimum ratio of the time between checkpoints to the time that saving one takes."""
+ADDED = "inputs"
+"""A part of identities that checkpoints of older versions may lack; it is compared if they have it."""
 
 
 class Session:
-    """A resumable computation with an optional checkpoint folder."""
+    """A resumable computation with an optional checkpoint folder, which it locks between enter and exit."""
 
     def __init__(self, folder: Path | None, identity: Any = None, *, save_seconds: float | None = None) -> None:
         self.folder = folder
@@ -63,9 +66,10 @@ class Session:
         assert self.folder is not None
         self.earlier = checkpoint.describe(self.folder)
         before = self.earlier.get("identity")  # absent in checkpoints of older versions
-        if before is not None and self.identity is not None and before != self.identity:
+        now = _without_added(self.identity, before)
+        if before is not None and now is not None and before != now:
             raise KairodeError(
-                f"{self.folder} holds the checkpoint of another run ({first_difference(before, self.identity)}): "
+                f"{self.folder} holds the checkpoint of another run ({first_difference(before, now)}): "
                 "remove it, or choose another folder."
             )
 
@@ -84,13 +88,26 @@ class Session:
     def stop(self, where: str) -> Stopped:
         return Stopped("interrupted." if self.folder is None else f"interrupted {where}, saved.")
 
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the lock of the folder, if there is one; raises if another process is writing to it."""
+        return contextlib.nullcontext() if self.folder is None else locked(self.folder, reentrant=True)
+
     def __enter__(self) -> "Session":
         self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self.locked())
         self.interrupted = self._stack.enter_context(interrupts())
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
+
+
+def _without_added(now: Any, before: Any) -> Any:
+    """An identity without the added part where that of an older checkpoint lacks it."""
+    if not (isinstance(now, dict) and isinstance(before, dict)):
+        return now
+    kept = {name: value for name, value in now.items() if name != ADDED or name in before}
+    return {name: _without_added(value, before.get(name)) for name, value in kept.items()}
 
 
 @contextlib.contextmanager
