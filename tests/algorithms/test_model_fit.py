@@ -225,8 +225,10 @@ def test_every_preset_builds() -> None:
 def test_fit_from_python(tmp_path) -> None:
     data = kairode.collect(kairode.make("hiv", max_decisions=6), episodes=20, seed=0)
     options = {"iterations": 20, "latent_size": 3, "field_hidden": 4, "weights": {"kl": 0.1}, "folder": tmp_path}
-    model = kairode.fit("rnn", data, **options)
-    again = kairode.fit("rnn", data, **options)
+    with pytest.warns(UserWarning, match=r"the timer's intervals .mean .* days. differ from the validation data's"):
+        model = kairode.fit("rnn", data, **options)
+    with pytest.warns(UserWarning):
+        again = kairode.fit("rnn", data, **options)
     np.testing.assert_array_equal(model.decoder.weight, again.decoder.weight)
     np.testing.assert_array_equal(kairode.load_models(tmp_path)[0].decoder.weight, model.decoder.weight)
     assert kairode.predict(model, data).shape == (20, 6, 6)

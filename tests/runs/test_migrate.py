@@ -85,7 +85,7 @@ def test_of_several_seeds() -> None:
     old = {"values": [2.0, 6.0], "low": 2.0, "high": 6.0, "decisions": [1.0, 1.0], "diverged": [False, True], **shared}
     cell = study_cell(old, discounted=False)
     assert (cell["return"], cell["iqm"], cell["diverged"]) == ([2.0, 6.0], 4.0, [False, True])
-    assert str(Result.from_figures(cell)) == "return 4 (95 % CI 2 to 6), 50 % terminated"
+    assert str(Result.from_figures(cell)) == "return 4 (95 % CI 2 to 6), 1 decisions per episode, 50 % terminated"
     missing = study_cell({**old, "values": [2.0, None], "low": None, "high": None}, discounted=False)
     assert (missing["std"], missing["low"]) == (None, None)
 

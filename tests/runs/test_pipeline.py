@@ -126,7 +126,7 @@ def test_what_is_said_of_a_run_is_of_that_run():
     found = {"tests": tests, "real_episodes": real, "spec": spec_to_dict(spec)}
     said = policy_sentence({"figures": found, "config": {"schedule": 5.0}})
     assert "above random actions (-150)" in said
-    assert "similar to the best constant policy, always up (-41)" in said
+    assert "similar to every constant policy (-41)" in said
     assert "below the model-free policy of 50 real episodes (-34)" in said
     assert "with a decision every 5 seconds" in said
 

@@ -36,9 +36,10 @@ def check_outputs(env: Environment) -> None:
 
 def _outputs(env: Environment) -> None:
     spec, key = env.task.spec, jax.eval_shape(lambda: jax.random.key(0))
-    obs, time = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((len(spec.observations),), ()))
+    real = jnp.result_type(float)  # float64 if JAX's double precision is on
+    obs, time = (jax.ShapeDtypeStruct(shape, real) for shape in ((len(spec.observations),), ()))
     discrete = isinstance(spec.actions, Discrete)
-    action = jax.ShapeDtypeStruct(() if discrete else (spec.actions.n,), jnp.int32 if discrete else jnp.float32)
+    action = jax.ShapeDtypeStruct(() if discrete else (spec.actions.n,), jnp.int32 if discrete else real)
 
     def shaped(owner: Any, method: str, wanted: tuple[int, ...] | None, *args: Any, **keys: Any) -> Any:
         name = f"{type(owner).__name__}.{method}"
