@@ -227,7 +227,7 @@ def test_fit_from_python(tmp_path) -> None:
     options = {"iterations": 20, "latent_size": 3, "field_hidden": 4, "weights": {"kl": 0.1}, "folder": tmp_path}
     with pytest.warns(UserWarning, match=r"the timer's intervals .mean .* days. differ from the validation data's"):
         model = kairode.fit("rnn", data, **options)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="the timer's intervals"):
         again = kairode.fit("rnn", data, **options)
     np.testing.assert_array_equal(model.decoder.weight, again.decoder.weight)
     np.testing.assert_array_equal(kairode.load_models(tmp_path)[0].decoder.weight, model.decoder.weight)
