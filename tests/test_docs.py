@@ -276,3 +276,15 @@ def test_figures_of_the_gpu_page() -> None:
             else:
                 assert float(said) == pytest.approx(value, rel=0.01), row
     assert policy["decisions_a_second"] == {"1": 7626.0, "35": 122200.0, "210": 203000.0}
+
+
+def test_the_dosing_table_is_that_of_its_record() -> None:
+    figures = json.loads((ROOT / "results" / "dosing.json").read_text())["figures"].values()
+    page = (ROOT / "docs" / "dosing-example.md").read_text()
+    chosen = [f"{one['chosen']['return']:.1f} ({one['chosen']['visits']:.1f} visits)" for one in figures]
+    for numbers in (
+        [f"{one['constant']:.1f}" for one in figures],
+        [f"{one['learned']['return']:.1f}" for one in figures],
+    ):
+        assert f"17.3 visits | {' | '.join(numbers)} |" in page
+    assert f"chosen by the model | {' | '.join(chosen)} |" in page
