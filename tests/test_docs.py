@@ -206,6 +206,10 @@ def test_commands_of_records_can_be_typed(capsys: pytest.CaptureFixture[str]) ->
     for name in RECORDS:
         said = json.loads(read(name)).get("command") or "none"
         commands = [shlex.split(one) for one in re.split(r"; | && ", said) if one.startswith("kairode ")]
+        if said.startswith("python tools/"):
+            if not (ROOT / said.removeprefix("python ")).is_file():
+                wrong.append(f"{name}: {said}")
+            continue
         if (name in NO_COMMAND) != (not commands) or not all(can_be_typed(words[1:]) for words in commands):
             wrong.append(f"{name}: {said}")
     capsys.readouterr()
