@@ -259,7 +259,8 @@ def test_candidates_are_multiples_of_the_finest_step() -> None:
     spec = Linear().task.spec
     assert check_candidates(None, spec) == tuple(float(k) for k in range(1, 11))
     odd = dataclasses.replace(spec, intervals=Intervals(0.5, 3.0, 0.0))
-    assert check_candidates(None, odd) == (1.0, 2.0, 3.0)
+    with pytest.warns(UserWarning, match="pass candidates="):
+        assert check_candidates(None, odd) == (1.0, 2.0, 3.0)
     assert check_candidates(None, odd, continuous=True) == (0.5, 3.0)
     none = dataclasses.replace(spec, intervals=Intervals(0.2, 0.5, 0.0))
     with pytest.raises(KairodeError, match="use continuous=True"):

@@ -67,7 +67,7 @@ def is_file(source: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class LearnConfig:
-    """How a policy with named actions is learned, in imagination or on the real system."""
+    """How a policy with discrete actions is learned, in imagination or on the real system."""
 
     episodes: int = 300
     """Training episodes."""

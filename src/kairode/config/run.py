@@ -1,4 +1,4 @@
-"""Settings of `kairode run` on a system with named actions; every field is an option of the command."""
+"""Settings of `kairode run` on a system with discrete actions; every field is an option of the command."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from kairode.errors import KairodeError
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The main job on a system with named actions."""
+    """The main job on a system with discrete actions."""
 
     env: str = "hiv"
     """Name of the environment."""

@@ -102,8 +102,8 @@ def missing(path: str | Path, name: str, found: list[str]) -> KairodeError:
     hint = f" Did you mean '{near[0]}'? Rename it to '{name}'." if near else ""
     if "done" in near:
         hint = (
-            " Replace 'done' by 'truncated' (the record ended) and 'terminated' (the process ended): one of them is true "
-            "in the last row of an episode."
+            " Replace 'done' by 'truncated' (the record ended) and 'terminated' (the process ended): one of them is "
+            "true in the last row of an episode."
         )
     return KairodeError(f"{path}: the column '{name}' is missing.{hint} Columns found: {', '.join(found)}.")
 

@@ -53,7 +53,7 @@ class Trained(NamedTuple):
 
 
 def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """The main job with named actions, all stages in a run folder; resumes if interrupted, returns the record."""
+    """The main job with discrete actions, all stages in a run folder; resumes if interrupted, returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
