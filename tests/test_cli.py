@@ -7,6 +7,7 @@ import pytest
 
 import kairode
 from kairode.cli import COMMANDS, DEPENDENT
+from kairode.config.models import MODEL_NAMES
 from kairode.envs.zoo import ENVIRONMENTS
 
 
@@ -93,6 +94,9 @@ def test_missing_arguments_and_help(typed) -> None:
         (("dyna", "hiv", "--rounds"), "--rounds"),
         (("schedule",), "RUN|ENV"),
         (("fit",), "error: ENV|FILE.parquet is missing"),
+        (("run", "gridworld", "--model", "free"), "here --model-free-episodes trains a policy without a model"),
+        (("run", "gridworld", "--seeds", "2"), "run once per seed (--seed 0, --seed 1)"),
+        (("run", "--seeds=2"), "run once per seed (--seed 0, --seed 1)"),
     ],
 )
 def test_a_wrong_option_is_answered_by_its_own_command(typed, words: tuple[str, ...], said: str) -> None:
@@ -117,8 +121,25 @@ def test_every_command_has_help(typed, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("run", "[ENV] [-h] [OPTIONS]"),
+        ("fit", "ENV|FILE.parquet [-h] [OPTIONS]"),
+        ("dyna", "[ENV] [-h] [OPTIONS]"),
+        ("reproduce", "[-h] [OPTIONS] [TABLE|FIGURE|all]"),
+    ],
+)
+def test_the_usage_names_the_first_word(typed, name: str, start: str) -> None:
+    _, out, _ = typed(name, "--help")
+    assert out.startswith(f"usage: kairode {name} {start}\n")
+    assert name == "reproduce" or all(env in out for env in ("gridworld", "acrobot", "hiv-"))
+
+
+@pytest.mark.parametrize(
     ("words", "text"),
     [
+        ("run gridworld", "None imagines whole episodes from the start states. (default is None)"),
+        ("run hopper", f"Models: {', '.join(MODEL_NAMES)}. (default: latent-ode)"),
         (
             "fit hiv",
             "--validation-episodes INT Episodes that decide which iteration's model is kept; of a file, a tenth.",

@@ -4,12 +4,12 @@ Long-running functions take `callback=` and call it with a `Progress`. Stages th
 
 | stage | counts | metrics |
 |---|---|---|
-| collecting | episodes | |
+| collecting .. episodes | episodes | |
 | fitting | iterations | terms of the objective (`total`, `state`, ..), `skipped`; `validation` when there was one |
 | learning .. | episodes of the slowest agent | `return`; `real_return`, `validation_return` after a validation |
 | random decisions | decisions (MPC) | |
 | ENV, MODEL | decisions (MPC) | `return`, `ms_per_decision`, `model_error` |
-| evaluating on N episodes | policies | |
+| evaluating N policies on M episodes | policies | |
 | dyna | rounds | |
 
 "learning" may go on: "in imagination", "without a model", "decision times". Other stages say only what is done:
@@ -28,7 +28,7 @@ class Progress:
     """Progress of one stage of a computation."""
 
     stage: str
-    """Name of the stage: "collecting", "fitting", .."""
+    """Name of the stage: "fitting", "learning in imagination", .."""
     done: int = 0
     """Units of work done, including earlier processes."""
     total: int | None = None

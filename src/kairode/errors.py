@@ -1,6 +1,7 @@
 """Errors that a user can fix: each names what is wrong, where, and what to do."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -15,7 +16,8 @@ class Stopped(KairodeError):
 def unknown(kind: str, given: str, known: Iterable[str], where: str = "") -> KairodeError:
     """The error for an unknown name, with the nearest known one suggested."""
     known = list(known)
-    near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
+    plain = re.sub(r"^.*/|-v\d+$", "", given.lower())  # of a Gymnasium id too
+    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     place = f" {where}" if where else ""
     return KairodeError(f"unknown {kind} '{given}'{place}.{hint} Known: {', '.join(known)}.")

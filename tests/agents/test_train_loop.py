@@ -100,8 +100,10 @@ def test_interrupted_and_resumed_is_never_interrupted(five: TrainResult, tmp_pat
             signal.raise_signal(signal.SIGINT)
 
     for taken in (100, 200):  # before the first look, and right after it
-        with pytest.raises(Stopped, match=f"interrupted after {taken} decisions, saved"):
+        with pytest.raises(Stopped, match="interrupted in 'learning' at episode ") as stopped:
             trained([FIVE], SEEDS, folder=tmp_path, callback=press)
+        assert str(stopped.value).endswith(f" {told[-1].done} of 40, saved.")
+        assert len(told) == taken // 100
     done = trained([FIVE], SEEDS, folder=tmp_path, callback=note)
     same(done, five)
     assert len(told) == -(-max(five.decisions) // 100)  # no hundred decisions twice

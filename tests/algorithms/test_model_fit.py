@@ -52,7 +52,7 @@ def test_fit_leaves_a_folder_and_says_what_it_found(fit_run) -> None:
     assert record["figures"]["solver"][0]["difference"] >= 0
     assert "mean squared error" in fit_run.out
     assert "seed 1" in fit_run.out
-    assert "collecting: finished" in fit_run.err
+    assert "test episodes: finished" in fit_run.err
     assert "fitting: finished" in fit_run.err
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [10, 20, 30]

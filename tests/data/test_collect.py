@@ -166,7 +166,7 @@ def test_returns() -> None:
 def test_progress_counts_every_episode(name: str, episodes: int) -> None:
     told: list[Progress] = []
     kairode.collect(kairode.make(name), episodes=episodes, callback=told.append)
-    assert {(one.stage, one.total) for one in told} == {("collecting", episodes)}
+    assert {(one.stage, one.total) for one in told} == {("collecting episodes", episodes)}
     done = [one.done for one in told]
     assert (done[0], done[-1], done) == (0, episodes, sorted(done))
 

@@ -91,6 +91,7 @@ def test_faults_are_named(rows, column: str, row: int, value, message: str) -> N
     with pytest.raises(KairodeError) as caught:
         kairode.read(path)
     assert str(caught.value).startswith(f"{path}, {message}")
+    assert str(caught.value).endswith(" (rows are counted from 0).")
 
 
 @pytest.mark.parametrize("column", ["episode", "t", "T2", "action", "reward", "terminated"])
@@ -99,6 +100,31 @@ def test_a_missing_column(rows, column: str) -> None:
     pq.write_table(table.drop_columns([column]), path)
     with pytest.raises(KairodeError, match=f"{path.name}: the column '{column}' is missing"):
         kairode.read(path)
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "hint"),
+    [
+        ("t", "time", "Did you mean 'time'? Rename it to 't'."),
+        ("terminated", "done", "Replace 'done' by 'truncated' (the record ended) and 'terminated'"),
+        ("reward", "rewards", "Did you mean 'rewards'? Rename it to 'reward'."),
+    ],
+)
+def test_a_column_by_another_name(rows, column: str, name: str, hint: str) -> None:
+    path, table = rows
+    names = [name if found == column else found for found in table.column_names]
+    for renamed in (table.rename_columns(names), table.rename_columns(names).replace_schema_metadata()):
+        pq.write_table(renamed, path)
+        with pytest.raises(KairodeError) as caught:
+            kairode.read(path)
+        assert hint in str(caught.value)
+
+
+def test_paths_are_those_of_parquet_files(rows, tmp_path) -> None:
+    path, _ = rows
+    with pytest.raises(KairodeError, match=r"written as Parquet, so the name must end in \.parquet"):
+        kairode.write(tmp_path / "y.csv", kairode.read(path))
+    assert not (tmp_path / "y.csv").exists()
 
 
 def test_a_column_of_the_wrong_kind(rows) -> None:

@@ -1,5 +1,6 @@
 """Every environment's intervals follow its rule: chi-square tests of collected experience."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from scipy import stats
 
 import kairode
+from kairode.envs import Intervals, Spec
 from kairode.envs.hiv import VISITS
 
 LEAST_P = 1e-3
@@ -33,6 +35,14 @@ def test_uniform_rules(name: str, rule: dict[float, float]) -> None:
     seen = kairode.collect(kairode.make(name), episodes=300, seed=0)
     assert agrees(seen.interval[seen.mask], rule)
     assert not agrees(seen.interval[seen.mask][seen.interval[seen.mask] > min(rule)], rule), "the test can fail"
+
+
+def test_continuous_intervals_have_no_step() -> None:
+    assert Intervals(0.5, 4.0) == Intervals(0.5, 4.0, step=0)
+    assert Intervals(0.5, 4.0).classes is None
+    for kind in (Intervals, Spec):
+        args = (kind.__doc__ or "").split("Args:")[1]
+        assert all(f" {field.name}: " in args for field in dataclasses.fields(kind)), kind
 
 
 def test_a_narrower_range() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode._gymnasium import IDS
 from kairode.envs import Environment, Task, begin_episode
 from kairode.envs.schedule import Fixed, Given, Own, as_schedule
 from kairode.envs.zoo import ENVIRONMENTS, describe_env, own_fields
@@ -61,7 +62,13 @@ def test_discounts_and_units() -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggestion"),
-    [("hvi", "hiv"), ("HIV", "hiv"), ("halfcheetah", "half-cheetah"), ("grid-world", "gridworld")],
+    [
+        ("hvi", "hiv"),
+        ("HIV", "hiv"),
+        ("halfcheetah", "half-cheetah"),
+        ("grid-world", "gridworld"),
+        *IDS.items(),
+    ],
 )
 def test_unknown_name(name: str, suggestion: str) -> None:
     with pytest.raises(KairodeError, match=f"unknown environment '{name}'. Did you mean '{suggestion}'"):
@@ -124,6 +131,7 @@ WRONG_KINDS = [
     ),
     ("kd.make(3)", "unknown environment '3'"),
     ("kd.write('x.parquet', None)", "None is not a trajectory"),
+    ("kd.read({'t': []})", "the path of a Parquet file is required, got dict"),
 ]
 EACH = """
 import json, sys

@@ -154,7 +154,7 @@ def test_the_discrete_choice_is_that_of_brute_force() -> None:
 @pytest.mark.slow
 def test_the_continuous_choice_is_that_of_brute_force() -> None:
     env = Linear()
-    schedule = chosen(env, continuous=True, taus=(0.3, 8.0))
+    schedule = chosen(env, continuous=True, candidates=(0.3, 8.0))
     choose = eqx.filter_jit(lambda d: schedule.interval(jnp.zeros(()), d, key=KEY))
 
     def integral(state: np.ndarray, action: int, tau: float) -> float:
@@ -225,12 +225,12 @@ def test_a_goal_on_the_way_counts_once_and_nothing_after_it() -> None:
     by_hand = [sum(rewards[:tau]) + (GAMMA**tau * -20 if tau < 5 else 0) for tau in range(1, 6)]
     np.testing.assert_allclose(values[:5], by_hand, rtol=1e-5)
     np.testing.assert_allclose(values[5:], values[4], rtol=1e-5)
-    flowing = optimize_schedule(env, policy, env, continuous=True, taus=(0.5, 9.0), tolerance=0)
+    flowing = optimize_schedule(env, policy, env, continuous=True, candidates=(0.5, 9.0), tolerance=0)
     assert float(flowing.interval(jnp.zeros(()), here, key=KEY)) >= 4.3
     # Where the goal is not worth it, stop short of it.
     keen = dataclasses.replace(policy, q=Quadratic((), ()))
     far = dataclasses.replace(
-        optimize_schedule(env, keen, env, continuous=True, taus=(0.5, 9.0), tolerance=0), q=Worth((), ())
+        optimize_schedule(env, keen, env, continuous=True, candidates=(0.5, 9.0), tolerance=0), q=Worth((), ())
     )
     assert float(far.interval(jnp.zeros(()), here, key=KEY)) < 4.3
 
@@ -246,7 +246,7 @@ class Worth(ReLUNetwork):
 @pytest.mark.parametrize("options", [{"budget": 9}, {"quantile": 0.5}, {"price": 0.01}])
 def test_continuous_intervals_with_other_wishes(line: tuple["Line", QPolicy], options: dict[str, Any]) -> None:
     env, policy = line
-    schedule = optimize_schedule(env, policy, env, continuous=True, taus=(1.0, 10.0), tolerance=0, **options)
+    schedule = optimize_schedule(env, policy, env, continuous=True, candidates=(1.0, 10.0), tolerance=0, **options)
     keys = jax.random.split(jax.random.key(6), 16)
     found = rollout_compiled(env, policy, schedule, keys, 60)
     assert np.isfinite(found.records.interval).all()
@@ -526,13 +526,13 @@ def still_choice(value: float, **options: Any) -> float:
 def test_of_equal_candidates_the_longest() -> None:
     for tolerance in (1e-6, 0.05, 1.0):
         assert still_choice(EXACT, tolerance=tolerance) == 10
-    assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 3.0, 4.0)) == 4
-    assert still_choice(EXACT, tolerance=0.05, taus=(1.0, 8.0), continuous=True) == pytest.approx(8.0, abs=1e-3)
+    assert still_choice(EXACT, tolerance=0.05, candidates=(1.0, 3.0, 4.0)) == 4
+    assert still_choice(EXACT, tolerance=0.05, candidates=(1.0, 8.0), continuous=True) == pytest.approx(8.0, abs=1e-3)
 
 
 def test_without_a_tolerance_only_exactly_equal_candidates_tie() -> None:
     """And a candidate after the one at which all models predict termination saves no decision."""
-    schedule = chosen(Still(), Level((), (), EXACT), taus=(1.0, 2.0, 3.0, 4.0))
+    schedule = chosen(Still(), Level((), (), EXACT), candidates=(1.0, 2.0, 3.0, 4.0))
     alive, goal = jnp.zeros((2, 4), bool), jnp.array([[False, True, True, True]] * 2)
 
     def pick(worths: list[float], ended: Any) -> int:
@@ -773,11 +773,11 @@ def test_a_policy_learned_under_its_own_schedule() -> None:
             {"budget": 5},
             "a budget of 5 cannot cover 60 seconds with intervals of at most 10: increase it to at least 6",
         ),
-        ({"taus": []}, "schedule of 'linear' is empty"),
-        ({"taus": [3.0, 1.0]}, "must be strictly ascending, got 3, 1"),
-        ({"taus": [1.0, 1.0]}, "must be strictly ascending"),
-        ({"taus": [1.5]}, "multiples of 1 seconds, got 1.5"),
-        ({"taus": [1.0, 2.0, 3.0], "continuous": True}, "must be the minimum and the maximum"),
+        ({"candidates": []}, "schedule of 'linear' is empty"),
+        ({"candidates": [3.0, 1.0]}, "must be strictly ascending, got 3, 1"),
+        ({"candidates": [1.0, 1.0]}, "must be strictly ascending"),
+        ({"candidates": [1.5]}, "multiples of 1 seconds, got 1.5"),
+        ({"candidates": [1.0, 2.0, 3.0], "continuous": True}, "must be the minimum and the maximum"),
         ({"quantile": 1.5}, "quantile must lie in"),
         ({"tolerance": -0.1}, "tolerance must lie in"),
         ({"tolerance": 2.0}, "tolerance must lie in"),

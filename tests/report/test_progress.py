@@ -98,6 +98,22 @@ def test_a_stage_that_goes_on_one_that_comes_back_and_one_that_ends_early() -> N
     ]
 
 
+def test_what_an_earlier_process_finished_is_one_line() -> None:
+    lines, stream = plain(Clock())
+    with lines:
+        lines(event("fitting", 150, 150))
+        lines(event("fitting", 150, 150))
+        lines(event("evaluating", 1, 2))
+        lines(Progress("fitting", 150, 150, {}, 3.0))  # in this process, interleaved with another stage
+    assert stream.getvalue().splitlines() == [
+        "fitting: already done",
+        "evaluating: resumed (1 of 2)",
+        "evaluating: finished after 0 s",
+        "fitting: resumed (150 of 150)",
+        "fitting: finished after 0 s",
+    ]
+
+
 def test_what_an_exception_ends_is_not_finished() -> None:
     lines, stream = plain(Clock())
     with contextlib.suppress(RuntimeError), lines:
@@ -156,16 +172,16 @@ def test_eighty_columns_keep_the_bar_the_count_and_the_time_left() -> None:
     with bars:
         for done in range(0, 1201, 100):
             clock.now = 1000.0 + done / 20
-            bars(event("policies/paper-gridworld-oracle-and-more", done, 12000, **figures))
+            bars(event("policies/paper-gridworld-oracle-and-some-more", done, 12000, **figures))
         line = shown(bars, stream)
-        assert "policies/paper-gridworld-orac…" in line[:34]
+        assert "policies/paper-gridworld-oracle-and-som…" in line[:44]
         assert re.search("[━╸╺]{12}", line)
         assert " 1200/12000 " in line
         assert " 09:00 " in line
         assert line.endswith("…"), "figures are cut first"
-        bars(event("evaluating on 100 episodes"))
+        bars(event("evaluating 11 policies on 100 episodes"))
         line = shown(bars, stream)
-        assert line.endswith("evaluating on 100 episodes")
+        assert line.endswith("evaluating 11 policies on 100 episodes")
         assert "━" not in line
 
 

@@ -183,7 +183,7 @@ def test_no_run(typed, tmp_path):
     assert "there is no policy in" in err
     code, _, err = typed("schedule", "hopper")
     assert code == 2
-    assert "those of 'hopper' are controls" in err
+    assert "those of 'hopper' are continuous" in err
     code, _, err = typed("evaluate", str(tmp_path), "--schedule", "weekly")
     assert code == 2
     assert "got 'weekly'" in err

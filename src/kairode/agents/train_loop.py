@@ -112,12 +112,12 @@ def train_agents(
             if session.due():
                 session.save(state, curve=curve)
             if stop and not _ended(state):
-                raise session.stop(f"after {taken + some:,} decisions")
+                raise session.stop(f"in '{stage}' at episode {int(state.train_state.episodes.min()):,} of {episodes:,}")
             if late:
                 break
         session.save(state, curve=curve)
         if session.interrupted() and folder is not None:
-            raise session.stop("after the last decision")
+            raise session.stop(f"in '{stage}' after the last episode")
     return _result(state, curve, seeds, folder, session.seconds)
 
 

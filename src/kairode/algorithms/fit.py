@@ -21,6 +21,7 @@ from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
+from kairode.models.transition import FlowTransition
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
@@ -124,8 +125,10 @@ def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
         counts = (config.episodes, config.validation_episodes, config.test_episodes)
         parts: list[Trajectory] = []
 
+        stage = "collecting {:,} training, {:,} validation and {:,} test episodes".format(*counts)
+
         def so_far(part: Progress) -> None:
-            callback(dataclasses.replace(part, done=sum(map(len, parts)) + part.done, total=sum(counts)))
+            callback(dataclasses.replace(part, stage=stage, done=sum(map(len, parts)) + part.done, total=sum(counts)))
 
         for i, count in enumerate(counts):
             seed = derive(config.data_seed, Purpose.FIT_DATA, i)
@@ -191,9 +194,10 @@ def fit_models(
 
 def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_callback) -> dict[str, Any]:
     """Figures of a record: test errors of every seed, by dimension and prediction time; timer and solver."""
-    callback(Progress(f"evaluating on {len(test):,} test episodes"))
+    callback(Progress(f"evaluating on {len(test):,} test episode{'s' * (len(test) != 1)}"))
     evaluations = [evaluate_model(model, test) for model in result.models]
-    callback(Progress("checking the solver"))
+    if isinstance(result.models[0].transition, FlowTransition):
+        callback(Progress("checking the solver"))
     checks = [check_solver(model, test) for model in result.models]
     errors = [found.error for found in evaluations]
     names = [v.name for v in test.spec.observations]

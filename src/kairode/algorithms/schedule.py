@@ -44,7 +44,7 @@ def learn_schedule_policy(
     choose the shortest interval, with which random actions explore little. `options` are those of `learn_policy`.
     """
     members, validation_model = split_ensemble(models)
-    schedule = None if calibrated else schedule_for_learning(models, env, taus=candidates, data=data)
+    schedule = None if calibrated else schedule_for_learning(models, env, candidates=candidates, data=data)
     return learn_policy(
         members,
         env,

@@ -41,8 +41,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "study": study_command,
     "bench": bench_command,
 }
-DEPENDENT = ("run", "fit", "dyna")
-"""Commands whose options depend on the environment: given the words, they return a function of the options."""
+DEPENDENT = {"run": "[ENV]", "fit": "ENV|FILE.parquet", "dyna": "[ENV]"}
+"""Commands whose options depend on their first word: given the words, they return a function of the options."""
 
 
 ABOUT = "Model-based reinforcement learning in continuous time."
@@ -103,7 +103,10 @@ def parse_command(words: list[str]) -> Callable[[], None]:
         raise KairodeError("an option has an empty value: leave the option out, or give a value.")
     command, prog = COMMANDS[name], f"kairode {name}"
     if name in DEPENDENT:
-        prog = f"{prog} {rest[0]}" if rest and not rest[0].startswith("-") else prog
+        if rest and not rest[0].startswith("-"):
+            prog = f"{prog} {rest[0]}"
+        elif {"-h", "--help"} & set(rest):
+            prog = f"{prog} {DEPENDENT[name]}"
         command, rest = command(rest)
 
     @functools.wraps(command)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from kairode.config.models import MODEL_NAMES
 from kairode.errors import KairodeError
 
 Quiet = Annotated[bool, tyro.conf.arg(aliases=["-q"])]
@@ -33,6 +34,8 @@ def config_options(info: tyro.constructors.StructTypeInfo) -> tyro.constructors.
         hint, default = hints[name], getattr(info.default, name)
         if default is True:  # the option is --no-NAME
             hint = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+        elif default is None and "None" in (_help(kinds[0], name, "") or ""):  # it has a meaning
+            hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="(default is None)")]
         text = functools.partial(_help, kinds[0], name, "Turn off (on by default): " if default is True else "")
         fields.append(tyro.constructors.StructFieldSpec(name, hint, default, text))
     return tyro.constructors.StructConstructorSpec(info.type, tuple(fields))
@@ -42,7 +45,8 @@ def _help(kind: type, name: str, prefix: str) -> str | None:
     (source,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     for field, text in itertools.pairwise(typing.cast(ast.ClassDef, source).body):
         if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == name and isinstance(text, ast.Expr):
-            return prefix + " ".join(ast.literal_eval(text.value).split())
+            known = f" Models: {', '.join(MODEL_NAMES)}." if name == "model" else ""
+            return prefix + " ".join(ast.literal_eval(text.value).split()) + known
     return None
 
 

@@ -11,8 +11,8 @@ from kairode.config.presets import dyna_preset
 def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Learn a policy by Dyna rounds: collect with the policy, refit the models, learn in imagination, again.
 
-    Every real episode is counted. A round takes a minute or two on two cores. Safe to interrupt: run the same command
-    again to resume.
+    ENV: gridworld, acrobot, hiv or hiv-partial; default: hiv. Every real episode is counted. A round takes a minute or
+    two on two cores. Safe to interrupt: run the same command again to resume.
 
     Example: kairode dyna hiv
     """

@@ -16,9 +16,10 @@ from kairode.errors import KairodeError
 def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Fit a dynamics model to data and evaluate it on held-out episodes.
 
-    The data are collected from an environment with random actions, or read from a Parquet file (of which a tenth is
-    held out for validation and a tenth for the test). Safe to interrupt: run the same command again to resume. The
-    defaults below are those of the environment: `kairode fit hiv --help` shows HIV's.
+    The data are collected from an environment (gridworld, acrobot, hiv, hiv-partial, pendulum, swimmer, hopper,
+    half-cheetah) with random actions, or read from a Parquet file (of which a tenth is held out for validation and a
+    tenth for the test). Safe to interrupt: run the same command again to resume. The defaults below are those of the
+    environment: `kairode fit hiv --help` shows HIV's.
 
     Example: kairode fit hiv --model latent-ode --seeds 5
 

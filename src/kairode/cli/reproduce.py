@@ -1,16 +1,16 @@
 """`kairode reproduce`: the paper's tables and figures."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from kairode.cli.common import Quiet, print_json
 from kairode.errors import KairodeError
 
 
 def reproduce_command(
-    what: Positional[str | None] = None,
+    what: Annotated[Positional[str | None], arg(metavar="[TABLE|FIGURE|all]")] = None,
     rows: tuple[str, ...] = (),
     models: tuple[str, ...] = (),
     studies: tuple[str, ...] = (),

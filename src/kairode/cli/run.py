@@ -9,22 +9,25 @@ from kairode.cli.common import Command, config_command, first_word
 from kairode.config.algorithms import MPCConfig
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
+from kairode.errors import KairodeError
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
-"""Environments with controls; all others have named actions."""
+"""Environments with continuous actions; all others have discrete ones."""
 
 
 def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Run the main job: learn a policy for a system, evaluate it, choose decision times, write a page.
 
-    Named actions (gridworld, acrobot, hiv, hiv-partial): collect data, fit models and learn a policy in their
-    imagination (on HIV then in Dyna rounds: the policy collects more episodes, the models are refitted, the policy
-    learns on); evaluate it on the real system beside random, constant and model-free policies; choose decision times.
+    ENV with discrete actions (gridworld, acrobot, hiv, hiv-partial; default: hiv): collect data, fit models and learn a
+    policy in their imagination (on HIV then in Dyna rounds: the policy collects more episodes, the models are refitted,
+    the policy is trained further); evaluate it on the real system beside random, constant and model-free policies;
+    choose decision times.
 
-    Controls (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is refitted as data grow.
+    ENV with continuous actions (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is
+    refitted as data grow.
 
-    Safe to interrupt: run the same command again to resume. The defaults below are those of the environment and of
-    --rounds, --latent-policy, --schedule, --paper, --model and --agent.kind: see `kairode run hopper --help`.
+    Safe to interrupt: run the same command again to resume. The defaults below are those of the environment (`kairode
+    run ENV --help`) and depend on --rounds, --latent-policy, --schedule, --paper, --model and --agent.kind.
 
     Example: kairode run hiv
 
@@ -38,6 +41,11 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """
     env, rest = first_word(words, default="hiv")
     default = _default(env, rest)
+    if isinstance(default, RunConfig) and any(word.partition("=")[0] == "--seeds" for word in rest):
+        raise KairodeError(
+            "--seeds is for continuous actions; with discrete actions, run once per seed (--seed 0, --seed 1), then "
+            "`kairode report RUN RUN`."
+        )
     about = f"""{run_command.__doc__}
     Args:
         set: fields of the environment, such as horizon=500.

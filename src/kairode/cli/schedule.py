@@ -82,7 +82,7 @@ def _run_folder(run: Path, config: ScheduleConfig, show: object) -> Path:
         )
     spec = make(name).task.spec
     if not isinstance(spec.actions, Discrete):
-        raise KairodeError(f"decision times are chosen for named actions; those of '{name}' are controls.")
+        raise KairodeError(f"decision times are chosen for discrete actions; those of '{name}' are continuous.")
     check_schedule_config(config, spec)
     default = run_preset(name)
     check_refits(default.rounds or None, config.refits)

@@ -57,12 +57,17 @@ class FitConfig:
     @property
     def is_file(self) -> bool:
         """True if the source is a file rather than an environment."""
-        return self.source.endswith((".parquet", ".pq")) or "/" in self.source
+        return is_file(self.source)
+
+
+def is_file(source: str) -> bool:
+    """True for a file of data rather than the name of an environment."""
+    return source.endswith((".parquet", ".pq")) or "/" in source
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnConfig:
-    """How a policy with named actions is learned, in imagination or on the real system."""
+    """How a policy with discrete actions is learned, in imagination or on the real system."""
 
     episodes: int = 300
     """Training episodes."""

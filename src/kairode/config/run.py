@@ -1,9 +1,9 @@
-"""Settings of `kairode run` on a system with named actions; every field is an option of the command."""
+"""Settings of `kairode run` on a system with discrete actions; every field is an option of the command."""
 
 import dataclasses
 from typing import Any
 
-from kairode.config.algorithms import LearnConfig
+from kairode.config.algorithms import MODEL_FREE, LearnConfig
 from kairode.config.checks import at_least, unit_interval
 from kairode.config.models import check_model
 from kairode.config.planning import TOLERANCE
@@ -12,7 +12,7 @@ from kairode.errors import KairodeError
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """The main job on a system with named actions."""
+    """The main job on a system with discrete actions."""
 
     env: str = "hiv"
     """Name of the environment."""
@@ -21,7 +21,8 @@ class RunConfig:
     episodes: int = 1000
     """Real episodes with random actions."""
     rounds: int = 0
-    """Dyna rounds: the policy collects more episodes, the models are refitted, the policy learns on."""
+    """Dyna rounds: the policy collects more episodes, the models are refitted, the policy is trained
+    further."""
     episodes_per_round: int = 5
     """Real episodes with the current policy, in each Dyna round."""
     fit_iterations: int = 12_000
@@ -29,7 +30,7 @@ class RunConfig:
     ensemble_size: int = 3
     """Models. Without Dyna rounds, from three on, the last one validates the policy learned in the others."""
     model_free_episodes: int | None = None
-    """Real training episodes of the model-free policy; by default as many as the other policy has seen, 0 for none."""
+    """Real training episodes of the model-free policy; by default as many as the main policy has seen, 0 for none."""
     schedule_episodes: int = 300
     """Training episodes in imagination for the policy at chosen decision times; 0 chooses no decision times."""
     schedule_refits: int = 0
@@ -57,6 +58,11 @@ class RunConfig:
     intervals (hours)."""
 
     def __post_init__(self) -> None:
+        if self.model == MODEL_FREE:
+            raise KairodeError(
+                f"--model {MODEL_FREE} is for continuous actions; here --model-free-episodes trains a policy without a "
+                "model."
+            )
         check_model(self.model)
         at_least(self, 1, "episodes", "episodes_per_round", "fit_iterations", "ensemble_size")
         at_least(self, 0, "rounds", "model_free_episodes", "schedule_episodes", "schedule_refits", "seed")

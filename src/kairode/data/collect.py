@@ -52,7 +52,7 @@ def collect(
         check_outputs(env)
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     chooser = timing.track(chooser)
-    advance = counter("collecting", episodes, callback)
+    advance = counter("collecting episodes", episodes, callback)
     try:
         if isinstance(env, HostEnvironment):
             trajectory = collect_host(env, chooser, timing, episodes, seed, advance)

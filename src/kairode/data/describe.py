@@ -18,6 +18,8 @@ FORMAT = 1
 DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes")
 """Fields of a spec that do not affect computations; older files lack them."""
 MOST_ACTIONS = 1000
+ALIASES = {"t": ("time", "timestamp"), "terminated": ("done",), "truncated": ("done",)}
+"""Other names that tables give to required columns."""
 
 
 def spec_to_dict(spec: Spec) -> dict[str, Any]:
@@ -95,8 +97,14 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
 
 def missing(path: str | Path, name: str, found: list[str]) -> KairodeError:
     """The error for a missing column, with the nearest name among those found."""
-    near = difflib.get_close_matches(name, found, n=1, cutoff=0.6)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    free = [column for column in found if column not in RESERVED]
+    near = [x for x in ALIASES.get(name, ()) if x in free] or difflib.get_close_matches(name, free, n=1, cutoff=0.6)
+    hint = f" Did you mean '{near[0]}'? Rename it to '{name}'." if near else ""
+    if "done" in near:
+        hint = (
+            " Replace 'done' by 'truncated' (the record ended) and 'terminated' (the process ended): one of them is "
+            "true in the last row of an episode."
+        )
     return KairodeError(f"{path}: the column '{name}' is missing.{hint} Columns found: {', '.join(found)}.")
 
 

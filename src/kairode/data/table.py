@@ -26,9 +26,11 @@ KEY = b"kairode"
 
 
 def write(path: str | Path, trajectory: Trajectory) -> None:
-    """Write one or many episodes, atomically."""
+    """Write one or many episodes as Parquet, atomically."""
     if not isinstance(trajectory, Trajectory):
         raise KairodeError(f"{trajectory!r} is not a trajectory: pass a result of kairode.collect or kairode.read.")
+    if _path(path).suffix not in ("", ".parquet", ".pq"):
+        raise KairodeError(f"{path}: tables are written as Parquet, so the name must end in .parquet.")
     spec = trajectory.spec
     if np.ndim(trajectory.length) == 0:
         trajectory = trajectory[None]
@@ -105,8 +107,14 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
     )
 
 
+def _path(path: str | Path) -> Path:
+    if not isinstance(path, str | Path):
+        raise KairodeError(f"the path of a Parquet file is required, got {type(path).__name__}: write the table first.")
+    return Path(path)
+
+
 def _open(path: str | Path) -> pa.Table:
-    path = Path(path)
+    path = _path(path)
     if path.is_dir():
         raise KairodeError(f"{path} is a folder: give a file.")
     if not path.is_file():
@@ -149,7 +157,7 @@ class Check:
         self.path, self.table = path, table
 
     def fault(self, row: int, column: str, what: str) -> KairodeError:
-        return KairodeError(f"{self.path}, row {row}, column '{column}': {what}.")
+        return KairodeError(f"{self.path}, row {row}, column '{column}': {what} (rows are counted from 0).")
 
     def refuse(self, bad: np.ndarray, column: str, what: str | Callable[[int], str]) -> None:
         """Raise for the first row of a mask, if there is one; `what` is a text, or a function of that row."""

@@ -17,6 +17,7 @@ from kairode.envs.core import (
     Variable,
     advance_episode,
     begin_episode,
+    settings_of,
 )
 from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.hiv import HIV
@@ -52,4 +53,5 @@ __all__ = [
     "hold",
     "make",
     "next_interval",
+    "settings_of",
 ]

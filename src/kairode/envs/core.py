@@ -81,14 +81,20 @@ class Continuous:
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Possible times between two decisions, in the environment's unit of time."""
+    """Possible times between two decisions, in the environment's unit of time.
+
+    Args:
+        low: the shortest.
+        high: the longest.
+        step: distance between intervals of the environment's own schedule; 0 if they are continuous. A positive step is
+            also the finest time step: rewards accrue on it, and decision times are multiples of it.
+        divisible: whether the dynamics can be run for other times too (not for physics in whole frames).
+    """
 
     low: float
     high: float
-    step: float
-    """Distance between intervals of the environment's own schedule; 0 if they are continuous."""
+    step: float = 0.0
     divisible: bool = True
-    """Whether the dynamics can be run for other times too (not for physics in whole frames)."""
 
     def __post_init__(self) -> None:
         if not (0 < self.low <= self.high < math.inf and self.step >= 0):
@@ -120,36 +126,44 @@ def _description(default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Sizes and units of a task."""
+    """Sizes and units of a task.
+
+    Args:
+        name: of the environment.
+        observations: the observed variables.
+        actions: `Discrete` or `Continuous`.
+        intervals: possible times between two decisions.
+        time_unit: unit of intervals, times and horizon, as a word: "day".
+        tick: unit of time of models and discounts, in `time_unit`: 1, except for acrobot's 0.2 s. If `intervals.step`
+            is 0 it is also the finest time step, on which rewards accrue and of which decision times are multiples.
+        horizon: an episode is truncated at the first decision at or after this time.
+        max_decisions: an episode is truncated after this many decisions; None for no such cap.
+        discount: gamma, per tick.
+        discounted_objective: whether policies are evaluated by the discounted return; otherwise by the return.
+        settings: the environment's fields, name and value, stored in its files: `settings_of(self)`.
+        decision_name: what a decision is called, in the singular: visit, inspection.
+        subject: what the system is called, in the singular: engine, greenhouse.
+        measures: conditions checked by `Task.measures`: an adjective ("healthy") and a sentence that explains it.
+        regimes: names of the regimes of `Task.regime`.
+        map_axes: two observations over which a policy is plotted; None for the first two.
+    """
 
     name: str
     observations: tuple[Variable, ...]
     actions: Discrete | Continuous
     intervals: Intervals
     time_unit: str
-    """Unit of intervals, times and horizon, as a word."""
     tick: float = 1.0
-    """Unit of time of models and discounts: 1, except for acrobot's 0.2 s."""
     horizon: float = math.inf
-    """An episode is truncated at the first decision at or after this time."""
     max_decisions: int | None = None
-    """An episode is truncated after this many decisions; None for no such cap."""
     discount: float = 1.0
-    """Gamma, per tick."""
     discounted_objective: bool = False
-    """Whether policies are evaluated by the discounted return; otherwise by the return."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """The environment's fields, name and value, stored in its files."""
     decision_name: str = _description("decision")
-    """What a decision is called, in the singular: visit, inspection."""
     subject: str = _description("system")
-    """What the system is called, in the singular: engine, greenhouse."""
     measures: tuple[tuple[str, str], ...] = _description(())
-    """Conditions checked by `Task.measures`: an adjective ("healthy") and a sentence that explains it."""
     regimes: tuple[str, ...] = _description(("all",))
-    """Names of the regimes of `Task.regime`."""
     map_axes: tuple[str, str] | None = _description(None)
-    """Two observations over which a policy is plotted; None for the first two."""
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]

@@ -229,7 +229,7 @@ def build_batch(study: ScheduleStudy, env: Environment, runs: Path) -> TrainingB
     for price in study.prices:
         for seed in range(study.seeds):
             models, data = lookahead_models(study.chooser, env, seed, runs)
-            schedule = schedule_for_learning(models, env, price=price, taus=study.candidates or None, data=data)
+            schedule = schedule_for_learning(models, env, price=price, candidates=study.candidates or None, data=data)
             parts.append(accrual_setup(env, schedule, IdentityEncoder(), study.dqn.reward_scale))
     places, schedules, perceptions = zip(*parts, strict=True)
     return TrainingBatch(stack(places), stack(schedules), stack(perceptions), agents)

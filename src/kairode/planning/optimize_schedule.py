@@ -46,7 +46,7 @@ def optimize_schedule(
     *,
     price: float = 0.0,
     budget: int | None = None,
-    taus: Sequence[float] | None = None,
+    candidates: Sequence[float] | None = None,
     continuous: bool = False,
     quantile: float | None = None,
     tolerance: float = TOLERANCE,
@@ -68,8 +68,8 @@ def optimize_schedule(
             is passed in their place). With a task alone there is nothing to simulate, and each interval is valued as if
             it were kept from then on.
         budget: maximum number of decisions per episode, simulated in the same way.
-        taus: candidate intervals, ascending multiples of the finest time step; the environment's intervals by default.
-            With `continuous`, the minimum and the maximum.
+        candidates: intervals to choose from, ascending multiples of the finest time step; the environment's intervals
+            by default. With `continuous`, the minimum and the maximum.
         continuous: choose from all intervals between minimum and maximum rather than from candidates.
         quantile: with several models, value waiting by this quantile over them: 0.1 is cautious, 0.5 the median; None
             takes the mean.
@@ -85,15 +85,15 @@ def optimize_schedule(
     """
     task = _check_systems(models, env)
     spec = task.spec
-    candidates = check_candidates(taus, spec, continuous)
-    check_limits(spec, candidates[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)
+    intervals = check_candidates(candidates, spec, continuous)
+    check_limits(spec, intervals[-1], price=price, budget=budget, quantile=quantile, tolerance=tolerance)
     _check_policy(policy, spec)
     if calibrate and data is None:
         raise KairodeError("calibrate=True compares the models' predictions with real transitions: pass data=...")
     if data is not None and not isinstance(models, Environment) and (tolerance > 0 if calibrate is None else calibrate):
         models = [calibrate_model(model, data) for model in _members(models)]
     schedule = dataclasses.replace(
-        _new_schedule(models, task, candidates, price, budget, data),
+        _new_schedule(models, task, intervals, price, budget, data),
         q=policy.q,
         encoder=policy.encoder,
         scale=policy.scale,
@@ -119,7 +119,7 @@ def schedule_for_learning(
     *,
     price: float = 0.0,
     budget: int | None = None,
-    taus: Sequence[float] | None = None,
+    candidates: Sequence[float] | None = None,
     data: Trajectory | None = None,
 ) -> OptimizedSchedule:
     """A schedule chosen by the values of the policy that is being learned under it (the paper's algorithm 1).
@@ -128,9 +128,9 @@ def schedule_for_learning(
     of the paper's equation, without a tolerance; the price is subtracted from the rewards while learning.
     """
     task = _check_systems(models, env)
-    candidates = check_candidates(taus, task.spec)
-    check_limits(task.spec, candidates[-1], price=price, budget=budget)
-    return _new_schedule(models, task, candidates, price, budget, data)
+    intervals = check_candidates(candidates, task.spec)
+    check_limits(task.spec, intervals[-1], price=price, budget=budget)
+    return _new_schedule(models, task, intervals, price, budget, data)
 
 
 def _new_schedule(
@@ -199,12 +199,12 @@ def check_limits(
         )
 
 
-def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool = False) -> tuple[float, ...]:
+def check_candidates(candidates: Sequence[float] | None, spec: Spec, continuous: bool = False) -> tuple[float, ...]:
     """The candidates, or the environment's intervals; raises if they are invalid."""
     own = spec.intervals
-    if taus is None and continuous:
+    if candidates is None and continuous:
         return own.low, own.high
-    if taus is None:
+    if candidates is None:
         first, last = math.ceil(own.low / spec.finest - 1e-6), math.floor(own.high / spec.finest + 1e-6)
         if first > last:
             raise KairodeError(
@@ -215,18 +215,18 @@ def check_candidates(taus: Sequence[float] | None, spec: Spec, continuous: bool 
             warnings.warn(
                 f"intervals of '{spec.name}' are chosen among multiples of its finest time step, {spec.finest:g} "
                 f"{spec.time_unit}s, so the shortest is {spec.finest * first:g}, not {own.low:g}: set step of its "
-                "Intervals or tick of its Spec, pass taus=.., or use continuous=True.",
+                "Intervals or tick of its Spec, pass candidates=.., or use continuous=True.",
                 stacklevel=3,
             )
         return tuple(round(spec.finest * k, 9) for k in range(first, last + 1))
-    check_intervals(list(taus), spec)
-    found = tuple(float(tau) for tau in taus)
+    check_intervals(list(candidates), spec)
+    found = tuple(float(tau) for tau in candidates)
     if list(found) != sorted(set(found)):
         raise KairodeError(
             f"candidate intervals must be strictly ascending, got {', '.join(f'{tau:g}' for tau in found)}."
         )
     if continuous and len(found) != 2:
-        raise KairodeError(f"with continuous=True, taus must be the minimum and the maximum interval, got {found}.")
+        raise KairodeError(f"with continuous=True, candidates must be the minimum and the maximum, got {found}.")
     for tau in () if continuous else found:
         if abs(tau / spec.finest - round(tau / spec.finest)) > 1e-6:
             raise KairodeError(

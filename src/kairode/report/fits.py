@@ -2,10 +2,14 @@
 
 from typing import Any
 
+from kairode.config.algorithms import is_file
 from kairode.envs.core import Spec
 from kairode.report.summary import interval_warning
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
+
+FEW = 10
+"""Test episodes below which an error is a rough estimate."""
 
 
 def fit_table(record: dict[str, Any], spec: Spec) -> Table:
@@ -13,12 +17,13 @@ def fit_table(record: dict[str, Any], spec: Spec) -> Table:
     figures = record["figures"]
     errors, edges = figures["test_error"], figures["time_edges"]
     seeds = [f"seed {record['config']['seed'] + i}" for i in range(len(errors))]
+    over_seeds = ["mean", "std"] if len(errors) > 1 else []
 
     def row(name: str, values: list[float | None], marked: bool = False) -> Row:
         known = [value for value in values if value is not None]
         cells = ["" if value is None else f"{value:.4f}" for value in values]
         spread = [f"{mean(known):.4f}", f"{std(known):.4f}"] if known else ["", ""]
-        return Row.of([name, *cells, *spread], marked)
+        return Row.of([name, *cells, *spread[: len(over_seeds)]], marked)
 
     sections = [
         [row("all", errors, marked=True)],
@@ -26,14 +31,17 @@ def fit_table(record: dict[str, Any], spec: Spec) -> Table:
         [
             row(f"up to {edge:.4g} {spec.time_unit}s", list(values))
             for edge, values in zip(edges[1:], zip(*figures["by_time"], strict=True), strict=True)
+            if any(value is not None for value in values)
         ],
     ]
-    return Table.in_sections(["test error", *seeds, "mean", "std"], sections)
+    return Table.in_sections(["test error", *seeds, *over_seeds], sections)
 
 
 def print_fit(record: dict[str, Any], spec: Spec) -> None:
     figures = record["figures"]
     errors = figures["test_error"]
+    if is_file(record["config"]["source"]):
+        print(f"Observations in {record['config']['source']}: {', '.join(figures['by_dimension'])}.")
     print_table(fit_table(record, spec))
     error, around = figures["mean"], figures["std"]
     spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
@@ -41,8 +49,11 @@ def print_fit(record: dict[str, Any], spec: Spec) -> None:
     name, most = record["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
     print(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
+    episodes = record["config"]["test_episodes"]
+    if episodes < FEW:
+        print(f"With {episodes} test episode{'s' * (episodes > 1)} this error is a rough estimate.")
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
-    worst = "worst 1 % of the episodes" if record["config"]["test_episodes"] >= 100 else "worst episode"
+    worst = "worst 1 % of the episodes" if episodes >= 100 else "worst episode"
     print(f"Median over episodes: {median:.4g}; the {worst} accounts for {share:.0f} % of the total error.")
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
@@ -64,7 +75,7 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
     }
     found = (
         f"Mean interval: {drawn_mean:.4g} {unit}s sampled from the timer, {likely_mean:.4g} most likely, "
-        f"{true_mean:.4g} in the test data  ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
+        f"{true_mean:.4g} in the test data ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
         f"{likely:.2g} most likely)."
     )
     warning = interval_warning(checks)

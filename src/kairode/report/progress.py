@@ -30,8 +30,6 @@ HIDDEN = ("total",)
 """Metrics not shown."""
 HIDDEN_AT_ZERO = ("kl", "timer", "field", "skipped")
 """Metrics not shown if they are 0: disabled loss terms, skipped batches."""
-LONGEST_NAME = 30
-"""Maximum length of a stage's name in a bar."""
 
 
 def display(quiet: bool = False, console: Console | None = None) -> "Display":
@@ -103,6 +101,10 @@ class Display:
                 if stage is None and event.stage == self.ended and complete(event):
                     return  # no change
                 self._end()
+                if complete(event) and not event.seconds:  # by an earlier process
+                    self.say(f"{event.stage}: already done")
+                    self.ended = event.stage
+                    return
                 self.stage = Stage(event, event, self.clock(), dict(event.metrics))
                 self.begin(self.stage)
             else:
@@ -256,7 +258,8 @@ class Bars(Display):
 
     def begin(self, stage: Stage) -> None:
         event = stage.last
-        name = event.stage if len(event.stage) <= LONGEST_NAME else f"{event.stage[: LONGEST_NAME - 1]}…"
+        longest = self.bars.console.width // 2
+        name = event.stage if len(event.stage) <= longest else f"{event.stage[: longest - 1]}…"
         self.task = self.bars.add_task(name, total=event.total, completed=event.done, figures="")
         self.move(stage)
 

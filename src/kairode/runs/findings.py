@@ -37,7 +37,7 @@ def evaluate_on_system(
     tested.append(({"kind": "random"}, None))
     found: dict[str, Any] = {}
     for i, (about, policy) in enumerate(tested):
-        callback(Progress(f"evaluating on {episodes} episodes", i, len(tested)))
+        callback(Progress(f"evaluating {len(tested)} policies on {episodes} episodes", i, len(tested)))
         found[labels.label(about)] = about | evaluate(env, policy, schedule=schedule, episodes=episodes).figures()
     return found
 

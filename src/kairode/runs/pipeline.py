@@ -53,7 +53,7 @@ class Trained(NamedTuple):
 
 
 def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
-    """The main job with named actions, all stages in a run folder; resumes if interrupted, returns the record."""
+    """The main job with discrete actions, all stages in a run folder; resumes if interrupted, returns the record."""
     env = make(config.env, setting=config.setting, **config.env_fields)
     check_run(config, env)
     command = command_of(config, path)
@@ -243,7 +243,7 @@ def choose_times(config: RunConfig, trained: Trained, callback: Callback) -> dic
     """Decision times chosen by the models, compared with fixed intervals."""
     chosen = schedule_config(config)
     found = choose_and_test(trained.system, chosen, callback)
-    callback(Progress("evaluating the other policy"))
+    callback(Progress("evaluating the run's main policy at fixed intervals"))
     usual = fixed_rows(found.system, trained.policy, chosen)
     shown = course(found.system.env, next(iter(found.episodes.values()))[0], found.system.models[0], points=3)
     name = trained.system.env.task.spec.decision_name

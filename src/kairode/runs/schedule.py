@@ -243,7 +243,7 @@ def refit_at_chosen_times(
     for place in places[done:]:
         callback(Progress(f"collecting {dyna.episodes_per_round} episodes at chosen times"))
         schedule = optimize_schedule(
-            state.members, policy, system.env, taus=candidates, tolerance=config.tolerance or 0.0, data=state.data
+            state.members, policy, system.env, candidates=candidates, tolerance=config.tolerance or 0.0, data=state.data
         )
         number = state.number + 1
         seed = derive(dyna.seed, Purpose.DYNA_EPISODES, number)
@@ -274,7 +274,7 @@ def choose_schedules(
         chooser,
         policy,
         system.env,
-        taus=config.candidates or None,
+        candidates=config.candidates or None,
         continuous=config.continuous,
         quantile=config.quantile,
         tolerance=config.tolerance or 0.0,
@@ -302,7 +302,7 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
     system = refit_at_chosen_times(system, policy, chosen, collect_missing=False)
     schedule = optimize_schedule(
-        system.models, policy, system.env, taus=candidates, tolerance=tolerance, data=system.data
+        system.models, policy, system.env, candidates=candidates, tolerance=tolerance, data=system.data
     )
     return system, policy, schedule
 
