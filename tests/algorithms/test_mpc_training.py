@@ -328,7 +328,7 @@ def test_the_command_trains_tests_and_records_the_gait(typed, tmp_path: Path) ->
     [
         (("hopper", "--decisions", "300"), "decisions must exceed the 15,000 random ones that come first, got 300"),
         (("hopper", "--agent.kind", "ppo"), "ddpg, td3, sac"),
-        (("hopper", "--model", "lstm"), "free is for continuous actions"),
+        (("hopper", "--model", "lstm"), "unknown model"),
         (("hiv", "--model", "free"), "free is for continuous actions"),
         (("hopper", "--plan.candidates", "0"), "candidates must be an integer of at least 1, got 0"),
         (("hopper", "--model", "free", "--plan.noise", "0.3"), "noise (--plan.noise) has no effect: without a model"),

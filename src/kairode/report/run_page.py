@@ -45,12 +45,12 @@ def write_run_page(folder: Path) -> Path:
         *(page.paragraph(sentence, "lead") for sentence in summary_sentences(record)),
         page.facts(headline(record)),
         run_section(record),
-        evaluation(record),
-        predictions(record),
-        learning(record),
-        policy(record),
-        decision_times(record),
-        reproduction(record),
+        evaluation_section(record),
+        predictions_section(record),
+        learning_section(record),
+        policy_section(record),
+        decision_times_section(record),
+        reproduction_section(record),
     ]
     return page.write_page(folder / "report.html", title, filter(None, parts))
 
@@ -70,7 +70,7 @@ def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
         page.facts(facts),
         page.section("Evaluation", to_html(control_table(record, caption="Test episodes of each seed."))),
         page.section("Learning", page.picture(drawn, "learning", words)),
-        reproduction(record),
+        reproduction_section(record),
     ]
     return page.write_page(folder / "report.html", f"{config['env']}: MPC with {config['model']}", parts)
 
@@ -135,7 +135,7 @@ def run_section(record: dict[str, Any]) -> str:
     return page.section("Run", page.paragraph(" ".join(sentences)), page.paragraph(last, "soft"))
 
 
-def evaluation(record: dict[str, Any]) -> str:
+def evaluation_section(record: dict[str, Any]) -> str:
     table = policy_table(record)
     number = record["figures"]["tests"]["imagination"]["episodes"]
     sentences = (sentence for name, sentence in spec_of(record).measures if name in table.headers)
@@ -146,7 +146,7 @@ def evaluation(record: dict[str, Any]) -> str:
     return page.section("Evaluation", to_html(dataclasses.replace(table, caption=caption)))
 
 
-def predictions(record: dict[str, Any]) -> str:
+def predictions_section(record: dict[str, Any]) -> str:
     courses = record["figures"]["courses"]
     parts = []
     for key, who in (("random", "random actions"), ("policy", "the learned policy")):
@@ -163,7 +163,7 @@ def predictions(record: dict[str, Any]) -> str:
     return page.section("Predictions", page.paragraph(note), *parts)
 
 
-def learning(record: dict[str, Any]) -> str:
+def learning_section(record: dict[str, Any]) -> str:
     figures = record["figures"]
     words = (
         "Return on the real system during learning, compared with model-free learning, the best constant "
@@ -181,7 +181,7 @@ def learning(record: dict[str, Any]) -> str:
     return page.section("Learning", page.picture(learning_figure(record), "learning", words), listed)
 
 
-def policy(record: dict[str, Any]) -> str:
+def policy_section(record: dict[str, Any]) -> str:
     figures, parts = record["figures"], []
     if found := figures["map"]:
         x, y = (axis["name"] for axis in found["axes"])
@@ -195,7 +195,7 @@ def policy(record: dict[str, Any]) -> str:
     return page.section("Policy", *parts)
 
 
-def decision_times(record: dict[str, Any]) -> str:
+def decision_times_section(record: dict[str, Any]) -> str:
     if "visits" not in record["figures"]:
         return ""
     found, spec = record["figures"]["visits"], spec_of(record)
@@ -238,7 +238,7 @@ def _schedule(row: dict[str, Any], spec: Spec) -> str:
     return f"chosen, price {exact_number(row['price'])} per {spec.decision_name}"
 
 
-def reproduction(record: dict[str, Any]) -> str:
+def reproduction_section(record: dict[str, Any]) -> str:
     machine = record["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores, device {machine['device']}, {machine['system']}"
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in record.get("stages", {}).items())
