@@ -17,7 +17,7 @@ from kairode.report.summary import summary_sentences
 
 ROOT = Path(__file__).parents[1]
 HOW_TO = (
-    "docs/add-a-model.md",
+    pytest.param("docs/add-a-model.md", marks=pytest.mark.slow),
     "docs/add-an-environment.md",
     "docs/add-a-planner.md",
     "docs/gpu-and-ray.md",

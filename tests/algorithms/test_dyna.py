@@ -38,6 +38,7 @@ class Mine(WindyGridworld):
         return dataclasses.replace(task, spec=dataclasses.replace(task.spec, name="mine"))
 
 
+@pytest.mark.slow
 def test_interrupted_rounds_end_with_the_same_record(tmp_path) -> None:
     config = DynaConfig("gridworld", rounds=1, env_fields={"horizon": 30.0}, **SMALL)
     told: list[Progress] = []

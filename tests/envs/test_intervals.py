@@ -50,6 +50,7 @@ def test_a_narrower_range() -> None:
     assert agrees(seen.interval[seen.mask], uniform(2, 3))
 
 
+@pytest.mark.slow
 def test_visits_follow_viral_load_and_treatment() -> None:
     env = kairode.make("hiv")
     seen = kairode.collect(env, episodes=100, seed=0)

@@ -86,6 +86,7 @@ class Cart(Environment):
         return jnp.asarray(A, jnp.float32) @ state + jnp.asarray(B, jnp.float32) @ action
 
 
+@pytest.mark.slow
 def test_a_linear_quadratic_system_costs_what_riccati_says() -> None:
     env = Cart()
     gamma = env.task.spec.discount
@@ -145,6 +146,7 @@ def hand_made(slope: float) -> Networks:
     return Networks(nothing, stack([Critic(first, rest)]))
 
 
+@pytest.mark.slow
 def test_the_critics_tail_lets_a_short_horizon_match_a_long_one() -> None:
     env, learning = Far(), ActorCriticConfig(hidden=(1, 1))
 

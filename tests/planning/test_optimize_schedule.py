@@ -407,6 +407,7 @@ def returned(env: Environment, policy: QPolicy, schedule: Any) -> tuple[float, f
     return float((GAMMA**times * found.records.reward).sum(0).mean()), float(np.mean(found.length))
 
 
+@pytest.mark.slow
 def test_choosing_with_the_true_dynamics_loses_nothing(line: tuple[Line, QPolicy]) -> None:
     env, policy = line
     often, all_visits = returned(env, policy, Fixed(1.0))
@@ -690,6 +691,7 @@ class From(Walk):
         return jnp.array([6.3])
 
 
+@pytest.mark.slow
 def test_calibrated_models_visit_as_the_true_dynamics_would(walk: Any) -> None:
     _, model, policy, data = walk
     env, corrected = From(), calibrate_model(model, data)

@@ -225,6 +225,7 @@ def test_a_run_is_evaluated_reported_and_recognized(typed, gridworld_run, tmp_pa
     assert len(kairode.load_models(folder / "fit")) == 2
 
 
+@pytest.mark.slow
 def test_an_mpc_run_is_evaluated_and_recognized(typed, mpc_run, tmp_path) -> None:
     folder = as_older(shutil.copytree(mpc_run.folder, tmp_path / "run"), OLD_MPC)
     for file in folder.glob("policies*"):  # the weights were called otherwise
