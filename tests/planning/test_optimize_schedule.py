@@ -33,15 +33,9 @@ from kairode.models.transition import Transition
 from kairode.models.zoo import build
 from kairode.planning.calibrate import calibrate_model, mean_residuals, shrunk_mean
 from kairode.planning.lookahead import ModelLookahead, TrueLookahead
-from kairode.planning.optimize_schedule import (
-    PenaltySweep,
-    check_candidates,
-    optimize_schedule,
-    schedule_for_learning,
-    sweep_penalties,
-    trial_env,
-)
+from kairode.planning.optimize_schedule import check_candidates, optimize_schedule, schedule_for_learning, trial_env
 from kairode.planning.optimized_schedule import OptimizedSchedule, PredictedRewards, later_decisions
+from kairode.planning.penalties import PenaltySweep, sweep_penalties
 from kairode.seeds import Purpose, derive
 
 KEY = jax.random.key(0)

@@ -153,29 +153,25 @@ def learn_policy(
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
         initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
-    given = str(schedule)
-    if isinstance(timing, OptimizedSchedule):
-        given = digest(timing) + str(eqx.filter(timing, eqx.is_array, inverse=True))
-    identity = {
-        "config": dataclasses.asdict(config),
-        "schedule": given,
-        "accrue": accrue,
-        "models": digest(*members),
-        "data": None if data is None else digest(data),
-        ADDED: {
-            "system": spec_identity(task.spec),
-            "env": digest(env),
-            "validation_model": None if validation_model is None else digest(validation_model),
-            "latent_policy": latent_policy,
-        },
-    }
     training = train_agents(
         [batch],
         settings,
         config.episodes,
         [seed],
         initial_state=initial_state,
-        identity=identity,
+        identity={
+            "config": dataclasses.asdict(config),
+            "schedule": _schedule_identity(schedule, timing),
+            "accrue": accrue,
+            "models": digest(*members),
+            "data": None if data is None else digest(data),
+            ADDED: {
+                "system": spec_identity(task.spec),
+                "env": digest(env),
+                "validation_model": None if validation_model is None else digest(validation_model),
+                "latent_policy": latent_policy,
+            },
+        },
         validate=_validator(batch, task.spec, settings, validation_envs, timing) if validation_envs else None,
         validate_every=config.validate_every,
         folder=folder,
@@ -185,6 +181,13 @@ def learn_policy(
     [policy] = training.policies([batch], settings.final_epsilon, settings.reward_scale)
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
     return LearnResult(dataclasses.replace(policy, spec=task.spec, accrues=accrues), training)
+
+
+def _schedule_identity(schedule: AnySchedule, timing: Schedule) -> str:
+    """What tells a schedule from another; an optimized one holds arrays, which are not part of its text."""
+    if not isinstance(timing, OptimizedSchedule):
+        return str(schedule)
+    return digest(timing) + str(eqx.filter(timing, eqx.is_array, inverse=True))
 
 
 def _check_task(env: Any, data: Any) -> Task:

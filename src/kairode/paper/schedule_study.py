@@ -31,14 +31,9 @@ from kairode.envs.core import Environment
 from kairode.envs.schedule import FixedOrOwn
 from kairode.errors import KairodeError
 from kairode.paper.table1 import cell_config
-from kairode.planning.optimize_schedule import (
-    accrual_setup,
-    optimize_schedule,
-    schedule_for_learning,
-    sweep_penalties,
-    trial_env,
-)
+from kairode.planning.optimize_schedule import accrual_setup, optimize_schedule, schedule_for_learning, trial_env
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.planning.penalties import sweep_penalties
 from kairode.result import rounded
 from kairode.runs.dyna import dyna_folder
 from kairode.runs.load import load_dyna

@@ -44,14 +44,9 @@ from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import save_json
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.calibrate import calibrate_model
-from kairode.planning.optimize_schedule import (
-    check_candidates,
-    check_limits,
-    optimize_schedule,
-    sweep_penalties,
-    trial_env,
-)
+from kairode.planning.optimize_schedule import check_candidates, check_limits, optimize_schedule, trial_env
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.planning.penalties import sweep_penalties
 from kairode.runs import labels
 from kairode.runs.folder import RunFolder
 from kairode.runs.load import ModelledSystem, read_run
