@@ -8,7 +8,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from kairode.errors import KairodeError
-from kairode.models.networks import MLP
+from kairode.models.field import HiddenField, VectorField
+from kairode.models.networks import MLP, unfold
 from kairode.models.ode import METHODS, TIGHT, Adaptive, FixedSteps, Solver, parse_solver
 
 SOLVERS = [FixedSteps(method, 2) for method in METHODS] + [Adaptive(1e-8, 1e-8, 512)]
@@ -114,3 +115,67 @@ def test_too_many_steps_are_nan_and_counted() -> None:
 def test_solvers_that_are_none(text: str) -> None:
     with pytest.raises(KairodeError):
         parse_solver(text, 7.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_in_hidden_coordinates_are_those_in_z(method: str) -> None:
+    """The same states, and the same gradients as autodiff's of z, tau and every weight (float64)."""
+    solver = FixedSteps(method, 3)
+    with jax.enable_x64(True):
+        net = jax.tree.map(lambda x: x.astype(jnp.float64), VectorField.new(4, 6, 6, 4, key=jax.random.key(0)))
+        z, c = jax.random.normal(jax.random.key(1), (2, 4, 5), jnp.float64)
+        tau = jnp.linspace(0.0, 3.0, 5)
+
+        def after(net: VectorField, z: jax.Array, tau: jax.Array, hidden: bool) -> tuple[jax.Array, jax.Array]:
+            end = solver.solve(unfold(net, 5) if hidden else net, z, tau)
+            return (c * end).sum(), end
+
+        both = [
+            jax.jit(jax.value_and_grad(after, (0, 1, 2), has_aux=True), static_argnums=3)(net, z, tau, hidden)
+            for hidden in (False, True)
+        ]
+        assert isinstance(unfold(net, 5), HiddenField)
+        for plain, hidden in zip(*map(jax.tree.leaves, both), strict=True):
+            np.testing.assert_allclose(hidden, plain, rtol=1e-11, atol=1e-13)
+
+
+def test_wide_fields_keep_their_coordinates() -> None:
+    """With far more hidden units than latent dimensions the product M would cost more than it saves."""
+    assert not isinstance(unfold(VectorField.new(4, 64, 64, 4, key=jax.random.key(0)), 5), HiddenField)
+
+
+def test_adaptive_steps_in_hidden_coordinates() -> None:
+    """Against scipy for several fields at once, each with its own steps; gradients against diffrax's."""
+    solver = Adaptive(1e-9, 1e-9, 512)
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(0), 3)
+        nets = jax.vmap(lambda key: VectorField.new(4, 6, 6, 4, key=key))(keys)
+        nets = jax.tree.map(
+            lambda x: x.astype(jnp.float64) * jnp.array([1.0, 2.0, 3.0]).reshape(3, *[1] * (x.ndim - 1)), nets
+        )
+        z = jax.random.normal(jax.random.key(1), (3, 4, 5), jnp.float64)
+        taus = jnp.linspace(0.0, 3.0, 5)
+
+        def after(net: VectorField, z: jax.Array, taus: jax.Array, hidden: bool) -> tuple[jax.Array, jax.Array]:
+            end = solver.solve(unfold(net, 5) if hidden else net, z, taus)
+            return (end**2).sum(), end
+
+        def run(hidden: bool):
+            differentiate = jax.value_and_grad(lambda *a: after(*a, hidden), (0, 1, 2), has_aux=True)
+            return jax.jit(jax.vmap(differentiate, in_axes=(0, 0, None)))(nets, z, taus)
+
+        ((_, ends), own), (_, reference) = run(True), run(False)
+        for found, expected in zip(jax.tree.leaves(own), jax.tree.leaves(reference), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        for i in range(3):
+            field = numpy_field(jax.tree.map(lambda x, i=i: x[i], nets))
+            for n, tau in enumerate(taus[1:], start=1):
+                exact = solve_ivp(field, (0, float(tau)), z[i, :, n], rtol=1e-10, atol=1e-10).y[:, -1]
+                np.testing.assert_allclose(ends[i, :, n], exact, atol=1e-6)
+
+
+def test_adaptive_steps_in_hidden_coordinates_run_out() -> None:
+    net = unfold(VectorField.new(4, 6, 6, 4, key=jax.random.key(0)), 2)
+    z, tau, short = jnp.ones((4, 2)), jnp.array([1.0, 50.0]), Adaptive(1e-6, 1e-6, 3)
+    assert np.isnan(short.solve(net, z, tau)).all()
+    assert int(short.count(net, z, tau)) == 4

@@ -23,6 +23,9 @@ class LossWeights:
     curvature: float = 0.0
     """|d^2 z/ds^2|^2 of the flow (Kelly et al. 2020, second order)."""
 
+    consistency: float = 0.0
+    """Squared difference of the latent state after an interval between the solver's steps and twice as many."""
+
     @property
     def regularised(self) -> bool:
         """True if any term depends on the vector field."""

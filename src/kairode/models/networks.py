@@ -62,6 +62,13 @@ class Linear(eqx.Module):
             y = y + (self.bias if self.bias.ndim == 2 else self.bias[:, None])
         return y.reshape(-1, *x.shape[1:])
 
+    def unfold(self, batch: int | None) -> "Linear":
+        """With its transpose, and with the bias broadcast over the batch."""
+        if batch is None:
+            return self
+        spread = None if self.bias is None else jnp.tile(self.bias[:, None], (1, batch))
+        return dataclasses.replace(self, bias=spread, transpose=jax.lax.stop_gradient(self.weight.T))
+
 
 class MLP(eqx.Module):
     """Linear layers with tanh between them."""
@@ -108,17 +115,15 @@ class GRU(eqx.Module):
         return new + update * (z - new)
 
 
-def unfold(tree: T, batch: int) -> T:
-    """The layers prepared for a loop over a batch of size `batch`; call it once before the loop.
+def unfold(tree: T, batch: int | None) -> T:
+    """The layers prepared for a loop; call it once before the loop.
 
-    Transposes are precomputed and biases are broadcast over the batch, so that their gradients are accumulated per
-    example in the loop and summed over the batch once after it.
+    For a loop with gradients over a batch of size `batch`, transposes are precomputed and biases are broadcast over the
+    batch, so that their gradients are accumulated per example in the loop and summed over the batch once after it. None
+    is for a loop without gradients. Any part of a model with a method `unfold` is prepared by it.
     """
 
-    def laid_out(node: Any) -> Any:
-        if not isinstance(node, Linear):
-            return node
-        spread = None if node.bias is None else jnp.tile(node.bias[:, None], (1, batch))
-        return dataclasses.replace(node, bias=spread, transpose=jax.lax.stop_gradient(node.weight.T))
+    def prepares(node: Any) -> bool:
+        return hasattr(node, "unfold")
 
-    return jax.tree.map(laid_out, tree, is_leaf=lambda node: isinstance(node, Linear))
+    return jax.tree.map(lambda node: node.unfold(batch) if prepares(node) else node, tree, is_leaf=prepares)

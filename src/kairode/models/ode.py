@@ -17,6 +17,8 @@ from diffrax import ButcherTableau
 from jaxtyping import Array, Float, Int
 
 from kairode.errors import KairodeError, unknown
+from kairode.models.adaptive import solve_adaptive, worst_error
+from kairode.models.field import HiddenField
 
 Latent = Float[Array, "z *batch"]
 Field = Callable[[Latent], Latent]
@@ -74,6 +76,8 @@ class FixedSteps(Solver):
         return cls(method, math.ceil(longest / length - 1e-9))
 
     def solve(self, field: Field, z: Latent, tau: Ticks) -> Latent:
+        if isinstance(field, HiddenField):
+            return field.steps(METHODS[self.method], self.steps, z, tau)
         for _ in range(self.steps):
             z = explicit_step(METHODS[self.method], field, z, tau / self.steps)
         return z
@@ -128,6 +132,8 @@ class Adaptive(Solver):
 
     def _run(self, field: Field, z: Latent, tau: Ticks) -> tuple[Latent, Int[Array, ""]]:
         """All examples take the same steps, and each must meet the tolerances."""
+        if isinstance(field, HiddenField):
+            return solve_adaptive(field, z, tau, self.rtol, self.atol, self.max_steps)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(lambda s, z, tau: tau[None] * field(z)),
             diffrax.Dopri5(),
@@ -136,7 +142,7 @@ class Adaptive(Solver):
             dt0=None,
             y0=z,
             args=tau,
-            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=_worst_error),
+            stepsize_controller=diffrax.PIDController(rtol=self.rtol, atol=self.atol, norm=worst_error),
             saveat=diffrax.SaveAt(t1=True),
             max_steps=self.max_steps,
             throw=False,
@@ -145,12 +151,6 @@ class Adaptive(Solver):
         steps = jnp.where(reached, solution.stats["num_steps"], self.max_steps + 1)
         assert solution.ys is not None
         return jnp.where(reached, solution.ys[0], jnp.nan), steps
-
-
-def _worst_error(error: Latent) -> Float[Array, ""]:
-    """Root mean square over features, maximum over the batch."""
-    square = (error**2).mean(0).max()
-    return jnp.sqrt(jnp.where(square > 0, square, 1.0)) * (square > 0)  # keeps the gradient of the root finite at 0
 
 
 TIGHT = Adaptive(rtol=1e-6, atol=1e-6, max_steps=4096)

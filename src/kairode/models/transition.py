@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from kairode.models.networks import GRU, MLP, Linear
+from kairode.models.field import VectorField
+from kairode.models.networks import GRU, Linear
 from kairode.models.ode import Latent, Solver, Ticks
 
 Inputs = Float[Array, "i *batch"]
@@ -40,7 +41,7 @@ class Transition(eqx.Module):
 class FlowTransition(Transition):
     """A transition with an ODE in it."""
 
-    field: eqx.AbstractVar[MLP]
+    field: eqx.AbstractVar[VectorField]
     solver: eqx.AbstractVar[Solver]
 
     @abc.abstractmethod
@@ -98,7 +99,7 @@ class DecayGated(Transition):
 class FlowGated(FlowTransition):
     """ODE-RNN, equation (6): z~ = ODESolve(f, z, tau), then z' = GRU(z~, [s a])."""
 
-    field: MLP
+    field: VectorField
     cell: GRU
     solver: Solver
 
@@ -106,7 +107,7 @@ class FlowGated(FlowTransition):
     def new(cls, inputs: int, latent: int, hidden: int, solver: Solver, *, key: Key[Array, ""]) -> "FlowGated":
         """The field has two hidden layers."""
         field_key, cell_key = jax.random.split(key)
-        field = MLP.new(latent, hidden, hidden, latent, key=field_key)
+        field = VectorField.new(latent, hidden, hidden, latent, key=field_key)
         return cls(field=field, cell=GRU.new(inputs, latent, key=cell_key), solver=solver)
 
     def inputs(self, x: Inputs, tau: Ticks) -> Drive:
@@ -131,7 +132,7 @@ class LinearFlow(FlowTransition):
     """The part of W that multiplies z, and b."""
     drive: Linear
     """The part of W that multiplies [s a]."""
-    field: MLP
+    field: VectorField
     solver: Solver
 
     @classmethod
@@ -142,7 +143,7 @@ class LinearFlow(FlowTransition):
         return cls(
             mix=Linear.new(latent, latent, key=mix_key, bound=bound),
             drive=Linear.new(inputs, latent, key=drive_key, bound=bound, bias=False),
-            field=MLP.new(latent, hidden, hidden, latent, key=field_key),
+            field=VectorField.new(latent, hidden, hidden, latent, key=field_key),
             solver=solver,
         )
 

@@ -6,6 +6,7 @@ first action of the best candidates. Candidates are on the last axis of every ar
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Environment, Obs, Task, Tau
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
+from kairode.models.networks import unfold
 from kairode.models.timer import NoTimer
 from kairode.trees import choose
 
@@ -40,6 +42,10 @@ class PlanningDynamics(eqx.Module):
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         """Belief state after an observed interval, for one environment."""
         return belief
+
+    def unfold(self) -> "PlanningDynamics":
+        """Prepared for the loop over decisions."""
+        return self
 
     @abc.abstractmethod
     def spread(self, belief: Any, seen_obs: Obs, count: int) -> Any:
@@ -69,6 +75,9 @@ class LearnedDynamics(PlanningDynamics):
 
     def start(self, *, key: Key[Array, ""]) -> Any:
         return self.model.start(key=key)
+
+    def unfold(self) -> "LearnedDynamics":
+        return dataclasses.replace(self, model=unfold(self.model, None))
 
     def track(self, belief: Any, seen_obs: Obs, control: Float[Array, " act"], tau: Tau) -> Any:
         return self.model.step(belief, self.normalizer.features(seen_obs), control, tau)[0]
@@ -190,8 +199,9 @@ class Planner(Policy):
         terminated.
         """
         count = noise.shape[-1]
+        dynamics = self.dynamics.unfold()
         here = SequenceState(
-            self.dynamics.spread(belief, seen_obs, count),
+            dynamics.spread(belief, seen_obs, count),
             jnp.broadcast_to(seen_obs[:, None], (seen_obs.shape[0], count)),
             jnp.ones(count),
             jnp.ones(count, bool),
@@ -204,7 +214,7 @@ class Planner(Policy):
             width = self.settings.noise if near is None else near.width[:, None]
             action = jnp.clip(around + width * noise, -1.0, 1.0)
             control = controls(self.task.spec, action.T).T
-            return advance_candidates(self.dynamics, self.task, self.normalizer, here, control), action
+            return advance_candidates(dynamics, self.task, self.normalizer, here, control), action
 
         here, tried = jax.lax.scan(decide, here, (noise, proposal), unroll=unrolled())
         features = self.normalizer.features(here.seen_obs.T)

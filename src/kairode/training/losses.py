@@ -1,5 +1,6 @@
 """Training losses: equations (8) to (10) of the paper."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,8 @@ from jaxtyping import Array, Bool, Float, Key
 from kairode.config.training import LossWeights
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.initial import kl_to_standard_normal
+from kairode.models.networks import unfold
+from kairode.models.ode import FixedSteps
 from kairode.models.predict import Course, Episodes, encode, follow
 from kairode.models.transition import FlowTransition
 
@@ -64,6 +67,31 @@ def field_terms(
     return masked_mean(jax.vmap(terms)(start, episodes.tau, noise), episodes.real)
 
 
+SHARE = 8
+"""Of so many decisions, one is used for the consistency term."""
+
+
+def consistency(model: DynamicsModel, course: Course, episodes: Episodes, key: Key[Array, ""]) -> Float[Array, ""]:
+    """Squared difference between the solver's steps and twice as many, at random decisions; 0 without fixed steps.
+
+    The decisions are independent of each other given their latent states, so this is one solve of many columns.
+    """
+    transition = model.transition
+    if not (isinstance(transition, FlowTransition) and isinstance(transition.solver, FixedSteps)):
+        return jnp.zeros(())
+    decisions, count = episodes.tau.shape
+    chosen = jax.random.choice(key, decisions * count, (max(1, decisions * count // SHARE),), replace=False)
+    before, drive, tau, real = (
+        jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1)[..., chosen]
+        for x in (course.before, course.drive, episodes.tau, episodes.real)
+    )
+    start = jax.lax.stop_gradient(transition.entry(before, drive))
+    field = unfold(transition.field, len(chosen))
+    twice = dataclasses.replace(transition.solver, steps=2 * transition.solver.steps)
+    apart = transition.solver.solve(field, start, tau) - twice.solve(field, start, tau)
+    return masked_mean((apart**2).mean(0), real)
+
+
 def objective(
     model: DynamicsModel,
     episodes: Episodes,
@@ -97,5 +125,7 @@ def objective(
     state = state_error(course.obs, episodes.obs[1:], episodes.real)
     timer = timer_loss(model, course, episodes)
     field = field_terms(model, course, episodes, weights, field_key)
+    if weights.consistency > 0:
+        field = field + weights.consistency * consistency(model, course, episodes, jax.random.fold_in(field_key, 1))
     total = state + weights.kl * warm * kl + weights.timer * timer + field
     return Terms(total, state, kl, timer, field)

@@ -1,0 +1,101 @@
+"""Is the fitted Latent-ODE a flow? Errors with the solver it was fitted with, and with a tight one in its place.
+
+`python tools/solver_study.py fit hiv rk4:2 --consistency 10 --to FOLDER` fits five seeds and writes the figures to a
+file of FOLDER; fits are independent of each other, so start as many as there are cores. `python tools/solver_study.py
+merge FOLDER` writes results/solvers.json. Settings were chosen by the errors on validation episodes.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from kairode.algorithms.fit import fit_models, load_data
+from kairode.config.presets import fit_preset
+from kairode.files import save_json
+from kairode.result import rounded
+from kairode.runs.record import make_record
+from kairode.training.evaluate_model import check_solver, evaluate_model
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "results" / "solvers.json"
+EPISODES = {"hopper": {"episodes": 400, "validation_episodes": 40, "test_episodes": 200}}
+"""Where the preset's are those of one refit."""
+
+
+def fit(env: str, solver: str, consistency: float, seeds: int, seed: int, iterations: int | None) -> dict[str, Any]:
+    """Fit the seeds of an environment; a record."""
+    started = time.perf_counter()
+    preset = fit_preset(env, seeds=seeds, seed=seed, **EPISODES.get(env, {}))
+    weights = dataclasses.replace(preset.training.weights, consistency=consistency)
+    training = dataclasses.replace(preset.training, weights=weights)
+    if iterations is not None:
+        training = dataclasses.replace(training, iterations=iterations)
+    config = dataclasses.replace(preset, sizes=dataclasses.replace(preset.sizes, solver=solver), training=training)
+    data = load_data(config)
+    result = fit_models(config, data.train, data.valid)
+    figures: dict[str, Any] = {}
+    for part, episodes in (("validation", data.valid), ("test", data.test)):
+        own = [evaluate_model(model, episodes).error for model in result.models]
+        checks = [check_solver(model, episodes) for model in result.models]
+        figures[part] = {
+            "error": own,
+            "with_a_tight_solver": [check.error_tight if check else None for check in checks],
+            "difference": [check.difference if check else None for check in checks],
+        }
+    command = f"python tools/solver_study.py fit {env} {solver} --consistency {consistency:g}"
+    return make_record("solvers", config, rounded(figures), command=command, seconds=time.perf_counter() - started)
+
+
+def label(solver: str, consistency: float) -> str:
+    """How the record names a setting."""
+    return solver if consistency == 0 else f"{solver}, consistency {consistency:g}"
+
+
+def merge(folder: Path) -> None:
+    """One record of all fits in a folder."""
+    figures: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        config = found["config"]
+        name = label(config["sizes"]["solver"], config["training"]["weights"]["consistency"])
+        cell = figures.setdefault(config["source"], {}).setdefault(name, {})
+        for part, errors in found["figures"].items():
+            for what, values in errors.items():
+                seeds = range(config["seed"], config["seed"] + config["seeds"])
+                cell.setdefault(part, {}).setdefault(what, {}).update(zip(map(str, seeds), values, strict=True))
+    settings = {"model": "latent-ode", "preset": "fit_preset of each environment", "episodes": EPISODES}
+    command = "python tools/solver_study.py merge FOLDER"
+    record = make_record("solvers", settings, figures, command=command, seconds=0.0)
+    save_json(RECORD, record | {key: found[key] for key in ("machine", "versions", "commit")})
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("fit")
+    one.add_argument("env")
+    one.add_argument("solver")
+    one.add_argument("--consistency", type=float, default=0.0)
+    one.add_argument("--seeds", type=int, default=5)
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--iterations", type=int)
+    one.add_argument("--to", type=Path, required=True)
+    many = commands.add_parser("merge")
+    many.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    if options.command == "merge":
+        return merge(options.folder)
+    record = fit(options.env, options.solver, options.consistency, options.seeds, options.seed, options.iterations)
+    name = f"{options.env}-{options.solver.replace(':', '-')}-{options.consistency:g}-{options.seed}.json"
+    save_json(options.to / name, record)
+    print(json.dumps({name: record["figures"], "seconds": record["seconds"]}))
+    return None
+
+
+if __name__ == "__main__":
+    main()
