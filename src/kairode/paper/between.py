@@ -31,8 +31,8 @@ FITS = {"hiv": "hiv", "acrobot": "acrobot-short", "pendulum": "pendulum"}
 """Environments, and the rows of table 1 whose fits are evaluated.
 
 Acrobot is integrated finely: with one step of RK4 per interval, as in the published runs, two intervals are not one of
-twice the length, and a step of 2 s leads to arbitrary states. Its episodes are short because the finely integrated
-acrobot is chaotic: after 20 s of random torques open-loop errors are of the size of the observations' variance.
+twice the length, and a step of 2 s leads to arbitrary states. Its episodes and the pendulum's are short, because under
+random torques both are chaotic: later, open-loop errors are of the size of the observations' variance.
 """
 ERRORS = ("at_decisions", "between", "half", "double")
 """Errors of a cell, with one value per seed."""

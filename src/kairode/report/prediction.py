@@ -129,7 +129,7 @@ def between_table(found: Cells) -> Table:
         f"Open-loop mean squared error of the models of table 1, {OVER_SEEDS}. Between decisions: at a quarter, half "
         "and three quarters of every interval. Half the shortest, twice the longest: at decisions, on a regular "
         "schedule with that interval. Variance: of the observations, the error of predicting their mean. Acrobot is "
-        "integrated finely here, so its numbers are not those of table 1."
+        "integrated finely here, in episodes of 10 s, so its numbers are not those of table 1."
     )
     return Table.in_sections(["", "", *models, "variance"], sections, caption, transpose=True)
 
@@ -263,6 +263,7 @@ def solvers_figure(path: Path) -> Figure:
 
 
 def print_solvers(path: Path) -> None:
+    table = solvers_table(path)
     print("Solvers of the Latent-ODE: test error against cost")
-    print_table(solvers_table(path))
+    print_table(table)
     print(f"Record: {path}.")
