@@ -4,13 +4,16 @@ import dataclasses
 import json
 from pathlib import Path
 
+import jax
 import pytest
 
+from kairode.algorithms.fit import load_data
 from kairode.config.models import PAPER_MODELS, ModelConfig
 from kairode.config.serialize import from_dict, to_dict
 from kairode.config.training import TrainingConfig
+from kairode.models.zoo import build
 from kairode.paper import between, plan, table1
-from kairode.paper.between import BetweenStudy, read_between
+from kairode.paper.between import BetweenStudy, read_between, run_between_study
 from kairode.paper.budget import Scope
 from kairode.paper.run_work import run_work_item
 from kairode.paper.work import WorkItem
@@ -18,6 +21,8 @@ from kairode.report.prediction import between_sentences, between_table
 from kairode.report.table import to_markdown
 from kairode.runs.record import make_record
 from kairode.stats import over_seeds
+from kairode.training.evaluate_model import evaluate_model
+from kairode.training.model_files import save_models
 
 PUBLISHED = Path(__file__).parents[2] / "results"
 
@@ -118,24 +123,43 @@ def test_over_seeds() -> None:
     assert over_seeds([1.0, None]) == {"mean": None, "std": None, "n": 2, "values": [1.0, None]}
 
 
-def test_a_study_evaluates_the_fits(tmp_path, monkeypatch) -> None:
-    """The error at decisions is that of the fit's own record; a study alone runs the fits that it lacks."""
+def small_study() -> BetweenStudy:
     usual = between.STUDIES["pendulum-rnn"]
     fit = dataclasses.replace(
         usual.fit,
-        episodes=4,
-        validation_episodes=2,
+        episodes=3,
+        validation_episodes=3,
         test_episodes=3,
-        sizes=ModelConfig(latent_size=3),
+        sizes=ModelConfig(latent_size=3, timer="none"),
         training=TrainingConfig(iterations=2, validate_every=1, batch_size=2),
         env_fields={"max_decisions": 4},
     )
-    study = dataclasses.replace(usual, fit=fit, seeds=1, test_episodes=3)
+    return dataclasses.replace(usual, fit=fit, seeds=1, test_episodes=3)
+
+
+def test_a_study_evaluates_saved_models(tmp_path) -> None:
+    """On the test episodes of the fit."""
+    study = small_study()
+    test = load_data(study.fit).test
+    model = build("rnn", test.spec, study.fit.sizes, key=jax.random.key(1))
+    save_models(tmp_path / "pendulum-rnn-0", "rnn", study.fit.sizes, [model])
+    found = run_between_study(study, tmp_path)
+    assert found["at_decisions"] == pytest.approx([evaluate_model(model, test).error], rel=1e-4)
+    assert found["intervals"]["half"] == [0.025, 0.025]
+    assert found["intervals"]["double"] == [0.5, 0.5]
+    assert found["decisions"] == {"at_decisions": 12, "half": 12, "double": 12}
+    assert [len(found[name]) for name in between.ERRORS] == [1] * 4
+
+
+@pytest.mark.slow
+def test_a_study_alone_runs_the_fits_that_it_lacks(tmp_path, monkeypatch) -> None:
+    """Its error at decisions is that of the fit's own record."""
+    study = small_study()
     item = plan.work_item
 
     def small(name: str, scope: Scope, **options) -> WorkItem:
         work = item(name, scope, **options)
-        config = study if name.startswith("between/") else fit
+        config = study if name.startswith("between/") else study.fit
         return dataclasses.replace(work, config=config, needs=work.needs[:1], seeds=1)
 
     monkeypatch.setattr("kairode.paper.run_work.work_item", small)
@@ -148,6 +172,3 @@ def test_a_study_evaluates_the_fits(tmp_path, monkeypatch) -> None:
     assert made["command"] == "kairode study between/pendulum-rnn --replace"
     found = made["figures"]
     assert found["at_decisions"] == pytest.approx(fitted["figures"]["test_error"], rel=1e-4)
-    assert found["intervals"]["half"] == [0.025, 0.025]
-    assert found["intervals"]["double"] == [0.5, 0.5]
-    assert found["decisions"] == {"at_decisions": 12, "half": 12, "double": 12}
