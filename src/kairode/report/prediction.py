@@ -1,10 +1,12 @@
 """Prediction errors: table 1 compared with the published numbers, errors between decisions, the study of solvers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from kairode.config.models import PAPER_MODELS
 from kairode.errors import KairodeError
@@ -236,8 +238,13 @@ def solvers_figure(path: Path) -> Figure:
     found = {env: solvers for env, solvers in found.items() if solvers}
     if not found:
         raise KairodeError(f"{path} has no milliseconds of an iteration relative to {REFERENCE_SOLVER}: add them.")
-    figure = Figure(figsize=(4 * len(found), 3.6), layout="constrained")
-    for axes, (env, solvers) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+    columns = min(len(found), 2)
+    rows = math.ceil(len(found) / columns)
+    figure = Figure(figsize=(4.5 * columns, 3.4 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for empty in panels[len(found) :]:
+        empty.remove()
+    for axes, (env, solvers) in zip(panels, found.items(), strict=False):
         count = min((count for one in solvers.values() for count in one["cost"]), key=int)
         shown = {name: one for name, one in solvers.items() if count in one["cost"]}
         costs = [one["cost"][count] for one in shown.values()]
@@ -252,10 +259,14 @@ def solvers_figure(path: Path) -> Figure:
             linewidth=0.8,
             zorder=1,
         )
-        axes.scatter(costs, own, s=30, facecolors="white", edgecolors=LINE, label="own solver", zorder=2)
-        axes.scatter([costs[i] for i in known], [tight[i] for i in known], s=30, color=LINE, label="tight solver")
+        axes.scatter(costs, own, s=45, facecolors="white", edgecolors=LINE, label="own solver", zorder=2)
+        seen = [costs[i] for i in known], [tight[i] for i in known]
+        axes.scatter(*seen, s=14, color=LINE, label="tight solver", zorder=3)
         label_points(axes, costs, own, shown, fontsize=7)
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(env, fontsize=10)
         together = "one seed" if count == "1" else f"{count} seeds together"
         finish_axes(axes, f"cost relative to {REFERENCE_SOLVER} ({together})", "test error")
