@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kairode.planning.model_env import ModelEnv, make_model_env
     from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning
     from kairode.runs.policies import load_policy
+    from kairode.training.evaluate_between import evaluate_between
     from kairode.training.evaluate_model import evaluate_model
     from kairode.training.model_files import load_models
 
@@ -33,6 +34,7 @@ _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
     "kairode.models": ("DynamicsModel", "predict"),
+    "kairode.training.evaluate_between": ("evaluate_between",),
     "kairode.training.evaluate_model": ("evaluate_model",),
     "kairode.training.model_files": ("load_models",),
     "kairode.agents.evaluate": ("evaluate",),
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "collect",
     "evaluate",
+    "evaluate_between",
     "evaluate_model",
     "fit",
     "learn",

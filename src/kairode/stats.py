@@ -4,7 +4,7 @@ Aggregates over runs and tasks are those of Agarwal et al., "Deep Reinforcement 
 Precipice" (2021), as in their library rliable; scores are [runs, tasks].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,14 @@ def mean(values: ArrayLike, axis: int | None = None) -> Any:
 def std(values: ArrayLike, axis: int | None = None) -> Any:
     """Population standard deviation, divided by n as in `numpy.std`."""
     return _scalar(np.std(np.asarray(values, np.float64), axis=axis))
+
+
+def over_seeds(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean, std, number and values of a figure with one value per seed; mean and std are None if one is missing."""
+    known = [value for value in values if value is not None]
+    whole = len(known) == len(values) > 0
+    middle, around = (mean(known), std(known)) if whole else (None, None)
+    return {"mean": middle, "std": around, "n": len(values), "values": list(values)}
 
 
 def iqm(values: ArrayLike, axis: int | None = None) -> Any:

@@ -41,15 +41,16 @@ def reproduce_command(
     Example: kairode reproduce figure-curves --out curves.svg
 
     Args:
-        what: table1 (state prediction errors), table2a, table2b, table3, table4 (returns), figure-values,
-            figure-curves, figure-pomdp, figure-rounds, figure-schedule (return against decisions), figure-mujoco
-            (learning curves of the robots), or all.
+        what: table1 (state prediction errors), table-between (errors between decisions and at unseen intervals),
+            table2a, table2b, table3, table4 (returns), figure-values, figure-curves, figure-pomdp, figure-rounds,
+            figure-schedule (return against decisions), figure-mujoco (learning curves of the robots), figure-solvers
+            (error against cost), or all.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
-            acrobot-fine (fine integration), hiv-partial, and gridworld-cooled, acrobot-cooled, hiv-cooled,
+            acrobot-fine (fine integration), hiv-partial, pendulum, and gridworld-cooled, acrobot-cooled, hiv-cooled,
             hiv-whole-cooled (fitted with a cooldown).
-        models: only these models of table1; the paper's six by default.
-        studies: only run these studies (named as their records) of the tables of returns, figure-schedule and
-            figure-mujoco.
+        models: only these models of table1 and table-between; the paper's six by default.
+        studies: only run these studies (named as their records) of table-between, the tables of returns,
+            figure-schedule and figure-mujoco.
         seeds: number of seeds; by default five (robots three, some of HIV one). Records with more seeds are accepted.
         budget: quick runs a twentieth of everything in separate folders: a smoke test, not a reproduction.
         results: folder of the records; by default results, for the quick budget RUNS/quick/results.

@@ -63,6 +63,8 @@ def _show_one(what: str, view: View, skip_missing: bool) -> Any:
     try:
         if what == "table1":
             return _table1(view)
+        if what == "table-between":
+            return _between(view)
         return _returns(what, view) if what.startswith("table") else _figure(what, view)
     except KairodeError as error:
         if not skip_missing:
@@ -75,7 +77,7 @@ def _show_one(what: str, view: View, skip_missing: bool) -> Any:
 def _table1(view: View) -> Any:
     from kairode.config.models import PAPER_MODELS
     from kairode.paper import table1
-    from kairode.report.tables import print_table1
+    from kairode.report.prediction import print_table1
 
     folder, models = view.scope.results / "table1", view.models or PAPER_MODELS
     there = {
@@ -91,9 +93,23 @@ def _table1(view: View) -> Any:
     return None
 
 
+def _between(view: View) -> Any:
+    from kairode.config.models import PAPER_MODELS
+    from kairode.paper.between import read_between
+    from kairode.report.prediction import print_between
+
+    folder = view.scope.results / "between"
+    found = read_between(folder, view.models or PAPER_MODELS)
+    if not found:
+        raise KairodeError(f"there are no records in {folder} yet.")
+    if not view.json:
+        print_between(found, folder)
+    return found
+
+
 def _returns(what: str, view: View) -> Any:
     from kairode.paper.returns import TABLES
-    from kairode.report.tables import print_returns
+    from kairode.report.results import print_returns
 
     folder = view.scope.results / "policies"
     found = {setting: TABLES[what](folder, setting) for setting in ("paper", "ours")}
@@ -103,9 +119,10 @@ def _returns(what: str, view: View) -> Any:
 
 
 def _figure(what: str, view: View) -> Any:
-    """Draw a figure; two of them come with a table."""
+    """Draw a figure; some come with a table."""
     from kairode.report.figures import save_figure
     from kairode.report.mpc import mujoco_table, print_mujoco
+    from kairode.report.prediction import print_solvers, solver_figures
     from kairode.report.results import FIGURES
     from kairode.report.schedule import print_visits, read_points
 
@@ -113,6 +130,7 @@ def _figure(what: str, view: View) -> Any:
     tables: dict[str, tuple[Path, Callable[[Path], Any], Callable[[Path], None]]] = {
         "figure-schedule": (results / "visits", read_points, print_visits),
         "figure-mujoco": (results / "control", mujoco_table, print_mujoco),
+        "figure-solvers": (results / "solvers.json", solver_figures, print_solvers),
     }
     if what in tables:
         folder, figures, print_table = tables[what]

@@ -21,13 +21,14 @@ def study_command(
 ) -> None:
     """Run one study of the reproduction in this process, as `kairode reproduce` does for each missing record.
 
-    Safe to interrupt: run the same command again to resume. Its requirements (fits, other studies) must be finished.
+    Safe to interrupt: run the same command again to resume. Its requirements (fits, other studies) must be finished;
+    only between/.. runs missing fits itself, one after the other.
 
     Example: kairode study policies/paper-gridworld-oracle
 
     Args:
-        name: name of its record under results/: policies/.., visits/.. or control/.. ; `kairode reproduce all
-            --dry-run` lists missing ones.
+        name: name of its record under results/: between/.., policies/.., visits/.. or control/.. ; `kairode
+            reproduce all --dry-run` lists missing ones.
         seeds: number of seeds; by default the study's own.
         budget: quick (a twentieth) or paper.
         results: folder of the records; by default results, for the quick budget RUNS/quick/results (with runs in

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from kairode.callbacks import Callback, counter, no_callback
 from kairode.data.collect_host import collect_host
@@ -14,7 +15,7 @@ from kairode.data.policy import Policy, as_policy
 from kairode.data.rollout import Rollout, episode_keys, rollout_compiled
 from kairode.data.trajectory import Trajectory, stand_still
 from kairode.envs.batching import cores, max_batch
-from kairode.envs.consistency import check_outputs
+from kairode.envs.consistency import check_course, check_outputs
 from kairode.envs.core import Discrete, Environment
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Own, Schedule, as_schedule
@@ -41,6 +42,61 @@ def collect(
         schedule: None or "own" for the environment's own, an interval, a list of intervals, or a `Schedule`.
         callback: called with a `kairode.callbacks.Progress` as episodes end.
     """
+    return _collect(env, policy, episodes, seed, schedule, callback, ())[0]
+
+
+def collect_between(
+    env: Environment | HostEnvironment,
+    policy: Policy | Callable[..., Any] | None = None,
+    *,
+    episodes: int,
+    fractions: Sequence[float],
+    seed: int = 0,
+    schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None = None,
+    callback: Callback = no_callback,
+) -> tuple[Trajectory, Float[np.ndarray, "n T k obs"]]:
+    """The episodes of `collect`, and the observations at fractions of every interval (`Environment.course`).
+
+    Args:
+        env: a JAX environment; one on the host does not report states between decisions.
+        policy: as for `collect`.
+        episodes: number of episodes.
+        fractions: ascending, above 0 and at most 1.
+        seed: as for `collect`; the same seed gives the same episodes.
+        schedule: as for `collect`.
+        callback: as for `collect`.
+    """
+    if isinstance(env, HostEnvironment):
+        raise KairodeError(
+            f"'{env.task.spec.name}' runs on the host and does not report its states between decisions: write it as "
+            "a kairode.Environment, whose `course` does."
+        )
+    chosen = tuple(map(float, fractions))
+    if not chosen or list(chosen) != sorted(set(chosen)) or not 0 < chosen[0] <= chosen[-1] <= 1:
+        raise KairodeError(f"fractions must be ascending, above 0 and at most 1, got {list(fractions)}.")
+    if isinstance(env, Environment):
+        if not env.task.spec.intervals.divisible:
+            raise KairodeError(
+                f"'{env.task.spec.name}' can only be run for whole {env.task.spec.time_unit}s: it has no states at "
+                "fractions of an interval."
+            )
+        check_course(env)
+    trajectory, between = _collect(env, policy, episodes, seed, schedule, callback, chosen)
+    assert between is not None
+    if not np.isfinite(between[trajectory.mask]).all():
+        raise KairodeError(f"'{trajectory.spec.name}' returned a value between decisions that is not finite.")
+    return trajectory, between
+
+
+def _collect(
+    env: Environment | HostEnvironment,
+    policy: Policy | Callable[..., Any] | None,
+    episodes: int,
+    seed: int,
+    schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None,
+    callback: Callback,
+    fractions: tuple[float, ...],
+) -> tuple[Trajectory, np.ndarray | None]:
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"{env!r} is not an environment: create one, e.g. with kairode.make('hiv').")
     if not (isinstance(episodes, int | np.integer) and episodes >= 1):
@@ -53,25 +109,32 @@ def collect(
     chooser, timing = as_policy(policy, spec), as_schedule(schedule, spec)
     chooser = timing.track(chooser)
     advance = counter("collecting episodes", episodes, callback)
+    between: np.ndarray | None = None
     try:
         if isinstance(env, HostEnvironment):
             trajectory = collect_host(env, chooser, timing, episodes, seed, advance)
         else:
-            trajectory = _collect_jax(env, chooser, timing, episodes, seed, advance)
+            trajectory, between = _collect_jax(env, chooser, timing, episodes, seed, advance, fractions)
     except jax.errors.JAXTypeError as error:
         raise KairodeError(
             "the policy or schedule cannot be compiled by JAX: use jnp.where instead of if, and jax.numpy "
             "instead of NumPy."
         ) from error
     _check(trajectory, own=isinstance(timing, Own))
-    return trajectory
+    return trajectory, between
 
 
 def _collect_jax(
-    env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int, advance: Callable[[int], None]
-) -> Trajectory:
+    env: Environment,
+    policy: Policy,
+    schedule: Schedule,
+    episodes: int,
+    seed: int,
+    advance: Callable[[int], None],
+    fractions: tuple[float, ...],
+) -> tuple[Trajectory, np.ndarray | None]:
     parts: list[Rollout] = []
-    for part in _parts(env, policy, schedule, episodes, seed):
+    for part in _parts(env, policy, schedule, episodes, seed, fractions):
         advance(min(len(part.length), episodes - sum((len(done.length) for done in parts), 0)))
         parts.append(part)
     length = np.concatenate([part.length for part in parts])[:episodes]
@@ -82,7 +145,7 @@ def _collect_jax(
         return np.concatenate([np.swapaxes(array, 0, 1) for array in arrays])[:episodes]
 
     first = np.concatenate([part.first_obs for part in parts])[:episodes]
-    return Trajectory(
+    trajectory = Trajectory(
         spec=env.task.spec,
         observation=stand_still(np.concatenate([first[:, None], joined("next_obs")], axis=1), length),
         action=joined("action"),
@@ -92,9 +155,17 @@ def _collect_jax(
         terminated=np.concatenate([part.terminated for part in parts])[:episodes],
         truncated=np.concatenate([part.truncated for part in parts])[:episodes],
     )
+    return trajectory, joined("between") if fractions else None
 
 
-def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, seed: int) -> Iterator[Rollout]:
+def _parts(
+    env: Environment,
+    policy: Policy,
+    schedule: Schedule,
+    episodes: int,
+    seed: int,
+    fractions: tuple[float, ...],
+) -> Iterator[Rollout]:
     """Blocks of episodes of one size, so that they are compiled once; the last may hold more than requested."""
     spec = env.task.spec
     limit = spec.longest(schedule.shortest(spec))
@@ -104,7 +175,7 @@ def _parts(env: Environment, policy: Policy, schedule: Schedule, episodes: int, 
     def part(start: int) -> Rollout:
         with jax.enable_x64(x64):
             keys = episode_keys(seed, batch_size, start)
-            return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit))
+            return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit, fractions))
 
     # On the CPU a call uses one core: calls run in parallel. The first runs alone, so that it is compiled once.
     yield part(0)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from kairode.data.policy import Memory, Policy
-from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
+from kairode.envs.core import Action, Discrete, Environment, Moment, Spec, State, Tau, begin_episode
 from kairode.envs.schedule import Schedule, hold
 from kairode.errors import KairodeError
 from kairode.trees import choose
@@ -22,6 +22,8 @@ class Record(NamedTuple):
     interval: Any
     reward: Any
     next_obs: Any
+    between: Any = ()
+    """Observations at fractions of the interval, if they were asked for."""
 
 
 class RolloutState(NamedTuple):
@@ -45,11 +47,21 @@ class Rollout(NamedTuple):
     truncated: Any
 
 
-def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Array, " n"], limit: int) -> Rollout:
-    """One episode per key, until all have ended or `limit` decisions are taken. The caller compiles it."""
+def rollout(
+    env: Environment,
+    policy: Policy,
+    schedule: Schedule,
+    keys: Key[Array, " n"],
+    limit: int,
+    fractions: tuple[float, ...] = (),
+) -> Rollout:
+    """One episode per key, until all have ended or `limit` decisions are taken. The caller compiles it.
+
+    With `fractions`, the observations at these fractions of every interval are recorded too.
+    """
     episodes = jax.vmap(partial(start, env, policy))(keys)
     first_obs = episodes.moment.obs
-    step = jax.vmap(partial(rollout_step, env, policy, schedule))
+    step = jax.vmap(partial(rollout_step, env, policy, schedule, fractions=fractions))
     one_decision = jax.eval_shape(lambda: step(episodes, keys)[1])
     blank = jax.tree.map(lambda x: jnp.zeros((limit, *x.shape), x.dtype), one_decision)
 
@@ -80,7 +92,12 @@ def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState
 
 
 def rollout_step(
-    env: Environment, policy: Policy, schedule: Schedule, episode: RolloutState, key: Key[Array, ""]
+    env: Environment,
+    policy: Policy,
+    schedule: Schedule,
+    episode: RolloutState,
+    key: Key[Array, ""],
+    fractions: tuple[float, ...] = (),
 ) -> tuple[RolloutState, Record]:
     """One decision of one episode. If the episode is over, nothing changes."""
     going = ~(episode.terminated | episode.truncated)
@@ -88,10 +105,22 @@ def rollout_step(
     action, memory = policy.act(episode.memory, episode.moment.obs, episode.elapsed, key=keys[0])
     check_kind(env.task.spec, action)
     moment, outcome = hold(env, schedule, episode.moment, action, memory, keys=keys[1:], going=going)
+    between = _between(env, episode.moment.state, action, outcome.tau, fractions, keys[2])
     new = RolloutState(moment, memory, outcome.tau, outcome.terminated, outcome.truncated)
     episode = choose(going, new, episode)
     action, reward = jnp.where(going, action, jnp.zeros_like(action)), jnp.where(going, outcome.reward, 0.0)
-    return episode, Record(action, outcome.tau, reward, episode.moment.obs)
+    return episode, Record(action, outcome.tau, reward, episode.moment.obs, between)
+
+
+def _between(
+    env: Environment, state: State, action: Action, tau: Tau, fractions: tuple[float, ...], key: Key[Array, ""]
+) -> Float[Array, "k obs"] | tuple[()]:
+    """Observations at fractions of an interval. With noise they are not of the path to the next decision, but of the
+    same distribution."""
+    if not fractions:
+        return ()
+    passed = env.course(state, action, tau * jnp.array(fractions, tau.dtype), key=key)
+    return jax.vmap(env.observe)(passed)
 
 
 def check_kind(spec: Spec, action: Any) -> None:

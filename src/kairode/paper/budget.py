@@ -6,13 +6,14 @@ from typing import Any, TypeVar
 
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig
 from kairode.errors import KairodeError, unknown
+from kairode.paper.between import BetweenStudy
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import Study
 
 BUDGETS = ("quick", "paper")
 SHARE = 20
 """Factor by which the quick budget is smaller."""
-MOST = {Study: 2, ScheduleStudy: 2, MPCConfig: 1}
+MOST = {Study: 2, ScheduleStudy: 2, BetweenStudy: 2, MPCConfig: 1}
 """Seeds of the quick budget, unless others are requested."""
 EPISODE = 1000
 """Decisions of the robots' longest episodes, so that one ends in each part of a quick curve."""
@@ -49,7 +50,7 @@ class Scope:
 
     def of(self, config: T) -> T:
         """A config with the requested seeds and budget."""
-        if not isinstance(config, Study | ScheduleStudy | MPCConfig):
+        if not isinstance(config, Study | ScheduleStudy | BetweenStudy | MPCConfig):
             return quick(config) if self.budget == "quick" else config
         seeds = self.seeds or (min(config.seeds, MOST[type(config)]) if self.budget == "quick" else config.seeds)
         if getattr(config, "ensemble", False):
@@ -61,7 +62,7 @@ class Scope:
         """Number of seeds, for work with one run per seed."""
         return self.seeds or (min(usual, 2) if self.budget == "quick" else usual)
 
-    def folder(self, kind: str, name: str, usual: Study | ScheduleStudy | MPCConfig) -> Path:
+    def folder(self, kind: str, name: str, usual: Study | ScheduleStudy | BetweenStudy | MPCConfig) -> Path:
         """Folder of a run with several seeds; another number of seeds has another folder."""
         seeds, own = self.of(usual).seeds, dataclasses.replace(self, seeds=None).of(usual).seeds
         return self.runs / (kind if seeds == own else f"{kind}-{seeds}-seeds") / name
@@ -84,6 +85,8 @@ def quick(config: T) -> T:
     if isinstance(config, ScheduleStudy):
         fewer = {"prices": config.prices[:2], "budgets": config.budgets[:1]}
         return _parts(config, "episodes", "validate_every", "test_episodes", **fewer)
+    if isinstance(config, BetweenStudy):
+        return _parts(config, "test_episodes", fit=quick(config.fit))
     if isinstance(config, DynaConfig):
         fixed = {"initial_episodes": 10, "episodes_per_round": 2, "rounds": 2, "ensemble_size": 2}
         return _parts(config, "imagined_episodes", "fit_iterations", **fixed)

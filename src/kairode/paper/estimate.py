@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, MPCConfig
+from kairode.paper.between import BetweenStudy
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
 from kairode.runs.record import read_record
@@ -24,8 +25,11 @@ FREE_DECISION = 6.6e-4
 PLANNED = {"swimmer": 0.034, "hopper": 0.034, "half-cheetah": 0.25}
 """Seconds per planned decision with a Latent-ODE (results/bench-mpc.json: the loop of four hoppers; a half-cheetah's
 plan takes 7.7 times a hopper's). Models without an ODE were not measured."""
-ITERATION = {"gridworld": 1.5e-3, "acrobot": 5.0e-3, "hiv": 2.9e-3, "hiv-partial": 2.9e-3}
-"""Seconds per iteration of fitting a Latent-ODE (results/bench-fit.json; gridworld's from its record)."""
+ITERATION = {"gridworld": 1.5e-3, "acrobot": 5.0e-3, "hiv": 2.9e-3, "hiv-partial": 2.9e-3, "pendulum": 5.0e-3}
+"""Seconds per iteration of fitting a Latent-ODE (results/bench-fit.json; gridworld's from its record; pendulum's
+observed, no record)."""
+BETWEEN = 10.0
+"""Seconds of evaluating a model between decisions (observed on two cores, no record)."""
 LIGHTER = {"rnn": 0.33, "dt-rnn": 0.33, "decay-rnn": 0.34, "latent-rnn": 0.48}
 """Relative time of other models (the same record, HIV)."""
 
@@ -45,6 +49,8 @@ def amount(config: Any) -> float:
         return float(config.episodes * config.seeds)
     if isinstance(config, ScheduleStudy):
         return float(max(1, config.episodes) * config.seeds * len(config.labels))
+    if isinstance(config, BetweenStudy):
+        return float(config.seeds * config.test_episodes)
     if isinstance(config, DynaConfig):
         return float((config.rounds + 2) * (config.imagined_episodes + config.ensemble_size * config.fit_iterations))
     assert isinstance(config, MPCConfig)
@@ -83,6 +89,8 @@ def _by_rate(usual: Any) -> float | None:
     if isinstance(usual, ScheduleStudy) and usual.episodes:
         lengths = [1000.0 / (tau or 4.0) for tau in usual.intervals] or [EVERY] * len(usual.labels)
         return usual.episodes * usual.seeds * sum(lengths) * DECISION[True]
+    if isinstance(usual, BetweenStudy):
+        return START + BETWEEN * usual.seeds
     if isinstance(usual, DynaConfig):
         return ROUND * (usual.rounds + 1)
     if isinstance(usual, MPCConfig) and usual.model == MODEL_FREE:

@@ -1,7 +1,7 @@
 """The work behind a table or figure of the paper; shared parts are run once.
 
-Names are those of the records: table1/ROW-MODEL, policies/STUDY, visits/STUDY, control/ENV-MODEL; and
-fits/ROW-MODEL-SEED for the fits shared by table 1 and the studies.
+Names are those of the records: table1/ROW-MODEL, between/ENV-MODEL, policies/STUDY, visits/STUDY, control/ENV-MODEL;
+and fits/ROW-MODEL-SEED for the fits shared by table 1 and the studies.
 """
 
 import dataclasses
@@ -14,8 +14,9 @@ from kairode.config.commands import command_of
 from kairode.config.models import PAPER_MODELS
 from kairode.errors import KairodeError, unknown
 from kairode.models.zoo import MODELS
-from kairode.paper import estimate, locomotion, returns, table1
+from kairode.paper import between, estimate, locomotion, returns, table1
 from kairode.paper import schedule_study as visits
+from kairode.paper.between import BetweenStudy
 from kairode.paper.budget import Scope
 from kairode.paper.schedule_study import ScheduleStudy
 from kairode.paper.studies import ORACLE, Study
@@ -34,13 +35,17 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "figure-mujoco": (),
 }
 """Figures, and the studies of policies that they show."""
-STUDIES: dict[str, Mapping[str, Study | ScheduleStudy | MPCConfig]] = {
+STUDIES: dict[str, Mapping[str, Study | ScheduleStudy | BetweenStudy | MPCConfig]] = {
+    "between": between.STUDIES,
     "policies": returns.STUDIES,
     "visits": visits.STUDIES,
     "control": locomotion.STUDIES,
 }
 """Work whose seeds run together, by the folder of its records."""
-ALL = ("table1", *returns.TABLES, *FIGURES)
+BETWEEN = "table-between"
+SOLVERS = "figure-solvers"
+"""Drawn from a record that no plan makes."""
+ALL = ("table1", BETWEEN, *returns.TABLES, *FIGURES, SOLVERS)
 """Everything that can be reproduced."""
 
 
@@ -61,7 +66,7 @@ def plan(
         what: which table or figure.
         scope: how much of it, and where.
         rows: rows of table 1; the default ones if empty.
-        models: models of table 1; the paper's six if empty.
+        models: models of table 1 and table-between; the paper's six if empty.
         only: only these studies.
         since: time before which existing records do not count.
     """
@@ -107,6 +112,11 @@ def records_of(what: str, scope: Scope, rows: Sequence[str], models: Sequence[st
             if row not in table1.ROWS:
                 raise unknown("row", row, table1.ROWS, where="of table1")
         return [f"table1/{row}-{model}" for row in rows or table1.USUAL for model in models or PAPER_MODELS]
+    if what == BETWEEN:
+        chosen = _chosen("between", only)
+        return [f"between/{name}" for name in chosen if not models or between.STUDIES[name].model in models]
+    if what == SOLVERS:
+        return []
     if what in ("figure-schedule", "figure-mujoco"):
         kind = "visits" if what == "figure-schedule" else "control"
         return [f"{kind}/{name}" for name in _chosen(kind, only)]
@@ -220,12 +230,14 @@ def _study(kind: str, name: str, scope: Scope) -> WorkItem:
         needs=tuple(needs_of(config)),
         also=lambda: all(path.exists() for path in policies),
         seconds=estimate.seconds(config, usual, scope.published / kind / f"{name}.json"),
-        wide=True,
+        wide=not isinstance(config, BetweenStudy),
     )
 
 
-def needs_of(config: Study | ScheduleStudy | MPCConfig) -> list[str]:
+def needs_of(config: Study | ScheduleStudy | BetweenStudy | MPCConfig) -> list[str]:
     """Other work whose folders a study uses."""
+    if isinstance(config, BetweenStudy):
+        return [f"fits/{config.fits}-{config.model}-{seed}" for seed in range(config.seeds)]
     if isinstance(config, Study):
         models = [model for model in config.models if model != ORACLE]
         return [f"fits/{config.fits}-{model}-{seed}" for model in models for seed in range(config.seeds)]

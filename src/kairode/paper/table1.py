@@ -8,6 +8,7 @@ from typing import Any
 from kairode.config.algorithms import FitConfig
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
+from kairode.paper.published import PUBLISHED_MODELS
 from kairode.result import rounded
 from kairode.runs.record import make_record, read_record
 from kairode.stats import mean, std
@@ -45,6 +46,7 @@ ROWS = {
     "hiv-cooled": TableRow("hiv", "ours", {}, "with learning rate cooldown", "hiv", COOLED),
     "gridworld-still": TableRow("gridworld", "ours", {}, "without noise", None),
     "acrobot-fine": TableRow("acrobot", "ours", {}, "integrated finely", None),
+    "acrobot-short": TableRow("acrobot", "ours", {"horizon": 10.0}, "integrated finely, episodes of 10 s", None),
     "hiv-whole": TableRow("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
     "hiv-whole-cooled": TableRow(
         "hiv", "ours", {"max_decisions": None}, "whole episodes, with learning rate cooldown", None, COOLED
@@ -53,6 +55,9 @@ ROWS = {
         "hiv", "ours", {}, "as published, with a fine solver: four steps of RK4", "hiv", solver="rk4:4"
     ),
     "hiv-partial": TableRow("hiv-partial", "ours", {}, "without the infected cells", None),
+    "pendulum": TableRow(
+        "pendulum", "ours", {"horizon": 2.0}, "episodes of 2 s", None, {"iterations": 8000, "cooldown": 0.4}
+    ),
 }
 USUAL = ("gridworld", "acrobot", "hiv", "hiv-whole")
 """Rows shown by default: the paper's three, and HIV in full length."""
@@ -97,7 +102,18 @@ def gather(row: str, model: str, seeds: Sequence[int], runs: Path, results: Path
 
 
 def read_cell(results: Path, row: str, model: str) -> dict[str, Any]:
-    """Mean, std and values of the test error over the seeds of a cell."""
-    found = read_record(results / f"{row}-{model}.json")["figures"]
+    """Mean, std and values of the test error over the seeds of a cell.
+
+    For models with an ODE also `solver` and `tight`, the mean error with a tight solver in place of it (None if that
+    fails in a seed); where the model published with the paper was tested on the same episodes, `published_model`.
+    """
+    record = read_record(results / f"{row}-{model}.json")
+    found = record["figures"]
     values = found["test_error"]
-    return {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}
+    cell = {"mean": found["mean"], "std": found["std"], "n": len(values), "values": values}
+    if found.get("solver"):
+        tight = [check["error_tight"] for check in found["solver"]]
+        cell["solver"] = record["config"]["sizes"]["solver"]
+        cell["tight"] = None if None in tight else mean(tight)
+    published = PUBLISHED_MODELS.get(ROWS[row].paper or "", {})
+    return cell | ({"published_model": published[model]} if model in published else {})

@@ -9,13 +9,23 @@ from matplotlib.figure import Figure
 
 from kairode.config.models import PAPER_MODELS
 from kairode.envs.locomotion import ROBOTS
-from kairode.paper import published, returns, table1
+from kairode.paper import published, returns
+from kairode.paper.between import read_between
 from kairode.paper.studies import ORACLE, interval_label
 from kairode.report.compare import runs_table
 from kairode.report.mpc import ORDER, mean_and_std, model_label, mujoco_figure, read_records
+from kairode.report.prediction import (
+    OVER_SEEDS,
+    between_table,
+    error_table,
+    read_table1,
+    solvers_figure,
+    solvers_table,
+    tight_table,
+)
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
 from kairode.report.schedule import LABELS, read_points, visits_figure
-from kairode.report.table import Table, mean_std, mean_std_cells
+from kairode.report.table import Table, mean_std, mean_std_cells, print_table
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
@@ -23,31 +33,6 @@ from kairode.stats import mean, std
 MAIN = "run-hiv"
 """The table that is not in the paper."""
 SETTINGS = {"paper": "paper's settings", "ours": "our settings"}
-OVER_SEEDS = "mean ± std over five seeds (other numbers in brackets)"
-
-
-def error_table(found: dict[str, dict[str, dict[str, Any]]]) -> Table:
-    models = [model for model in PAPER_MODELS if any(model in cells for cells in found.values())]
-    sections = []
-    for row, cells in found.items():
-        ours = {model: (cell["mean"], cell["std"], cell["n"]) for model, cell in cells.items()}
-        beside = table1.ROWS[row].paper
-        section = []
-        if beside is not None:
-            pairs = {model: (*pair, None) for model, pair in published.ERRORS[beside].items()}
-            section.append([row, "paper", *mean_std_cells(pairs, models, lowest=True, digits=3)])
-        section.append(["" if beside else row, "ours", *mean_std_cells(ours, models, lowest=True, digits=3)])
-        sections.append(section)
-    return Table.in_sections(["", "", *models], sections, f"State prediction error, {OVER_SEEDS}.", transpose=True)
-
-
-def first_table(results: Path) -> Table:
-    folder = results / "table1"
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in table1.USUAL:
-        there = [model for model in PAPER_MODELS if (folder / f"{row}-{model}.json").exists()]
-        found[row] = {model: table1.read_cell(folder, row, model) for model in there}
-    return error_table(found)
 
 
 def returns_table(what: str, found: dict[str, Any]) -> Table:
@@ -141,7 +126,9 @@ def main_job(results: Path) -> Table:
 
 TABLES: dict[str, Callable[[Path], Table]] = {
     MAIN: main_job,
-    "table1": first_table,
+    "table1": lambda results: error_table(read_table1(results)),
+    "table1-solver": lambda results: tight_table(read_table1(results)),
+    "table-between": lambda results: between_table(read_between(results / "between")),
     "table2a": partial(_read_returns, "table2a"),
     "table2b": partial(_read_returns, "table2b"),
     "table3": partial(_read_returns, "table3"),
@@ -149,8 +136,11 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "figure-rounds": rounds_table,
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,
+    "figure-solvers": lambda results: solvers_table(results / "solvers.json"),
 }
 """By name in `kairode reproduce`; the main job is `kairode run hiv`."""
+PARTS = {"table1-solver": "table1"}
+"""Tables that belong to another."""
 
 FIGURES: dict[str, Callable[[Path], Figure]] = {
     "figure-values": lambda results: values_figure(results / "policies"),
@@ -159,11 +149,14 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "figure-rounds": lambda results: rounds_figure(results / "policies"),
     "figure-schedule": lambda results: visits_figure(results / "visits"),
     "figure-mujoco": lambda results: mujoco_figure(results / "control"),
+    "figure-solvers": lambda results: solvers_figure(results / "solvers.json"),
 }
 """By name in `kairode reproduce`."""
 TITLES = {
     MAIN: "kairode run hiv: results by seed",
     "table1": "Table 1: state prediction error",
+    "table-between": "Table: prediction error between decisions",
+    "figure-solvers": "Figure: solvers of the Latent-ODE",
     "table2a": "Table 2a: return on the environment's own schedule",
     "figure-values": "Figure: value functions over the gridworld",
     "figure-curves": "Figure: learning curves",
@@ -176,3 +169,9 @@ TITLES = {
     "figure-mujoco": "Figure: model predictive control of robots",
 }
 """In the order of the page."""
+
+
+def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
+    print(TITLES[what])
+    print_table(returns_table(what, found))
+    print(f"Records: {records}/STUDY.json. Settings: docs/results.md.")

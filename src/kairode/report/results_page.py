@@ -8,7 +8,7 @@ from kairode.errors import KairodeError
 from kairode.files import atomic_write, load_json
 from kairode.report import page
 from kairode.report.figures import save_figure
-from kairode.report.results import FIGURES, MAIN, TABLES, TITLES
+from kairode.report.results import FIGURES, MAIN, PARTS, TABLES, TITLES
 from kairode.report.table import Table, to_html, to_markdown
 
 WORDS = {
@@ -19,6 +19,8 @@ WORDS = {
     "figure-rounds": "Return on HIV by real episodes: one line per seed of Dyna, a band for the model-free agent.",
     "figure-schedule": "Return on HIV against visits per episode, by schedule.",
     "figure-mujoco": "Learning curves on swimmer, hopper and half-cheetah, with models and model-free.",
+    "figure-solvers": "Test error of Latent-ODEs against the cost of their solver, one panel per environment, with the "
+    "solver of the fit and with a tight one.",
 }
 """Descriptions of the figures for screen readers."""
 PICTURES = {
@@ -28,6 +30,7 @@ PICTURES = {
     "figure-rounds": "rounds.svg",
     "figure-schedule": "visits.svg",
     "figure-mujoco": "mujoco.svg",
+    "figure-solvers": "solvers.svg",
 }
 """Files of the figures, beside the document."""
 
@@ -57,9 +60,9 @@ def _section(name: str, results: Path) -> str:
     try:
         if name in FIGURES:
             parts.append(page.picture(FIGURES[name](results), name, WORDS[name]))
-        if name in TABLES:
-            table = TABLES[name](results)
-            if table.rows:
+        for one in (name, *(part for part, whole in PARTS.items() if whole == name)):
+            table = TABLES[one](results) if one in TABLES else None
+            if table and table.rows:
                 parts.append(page.folded("In numbers", to_html(table)) if name in FIGURES else to_html(table))
     except KairodeError:
         return ""
@@ -82,7 +85,8 @@ def _origin(results: Path) -> str:
 def write_document(document: Path, results: Path) -> list[str]:
     """Update the tables and figures of a document; returns the names of those written.
 
-    A table is placed between <!-- table2a --> and <!-- end -->. The text around it is left unchanged.
+    A table is placed between <!-- table2a --> and <!-- end -->. The text around it is left unchanged, and so
+    is a figure without records.
     """
     if not document.is_file():
         raise KairodeError(f"{document} does not exist (in a clone: docs/results.md); --page writes a page instead.")
@@ -96,8 +100,14 @@ def write_document(document: Path, results: Path) -> list[str]:
         content = block.join(parts)
         if len(parts) == 1:
             raise KairodeError(f"{document}: the mark <!-- {name} --> has no <!-- end -->.")
+    drawn = []
     for name, file in PICTURES.items():
-        save_figure(FIGURES[name](results), document.parent / file)
+        try:
+            figure = FIGURES[name](results)
+        except KairodeError:
+            continue
+        save_figure(figure, document.parent / file)
+        drawn.append(name)
     with atomic_write(document) as part:
         part.write_text(content, encoding="utf-8")
-    return [*marked, *PICTURES]
+    return [*marked, *drawn]
