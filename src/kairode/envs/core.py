@@ -5,6 +5,7 @@ Everything is written for one example; `vmap` at the call site.
 
 import abc
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -73,10 +74,17 @@ class Continuous:
         """Number of actions."""
         return len(self.names)
 
+    @functools.cached_property
+    def accepted(self) -> tuple[list[float], list[float]]:
+        """The bounds, widened by what rounding may add."""
+        low, high = np.array(self.low), np.array(self.high)
+        slack = 1e-5 * (high - low)
+        return (low - slack).tolist(), (high + slack).tolist()
+
     def contain(self, values: np.ndarray) -> np.ndarray:
         """Mask of the actions (last axis) within their bounds, up to rounding."""
-        slack = 1e-5 * (np.array(self.high) - np.array(self.low))
-        return (values >= np.array(self.low) - slack) & (values <= np.array(self.high) + slack)
+        low, high = map(np.array, self.accepted)
+        return (values >= low) & (values <= high)
 
 
 @dataclasses.dataclass(frozen=True)

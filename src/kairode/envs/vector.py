@@ -30,6 +30,17 @@ class Step(NamedTuple):
         return self.terminated | self.truncated
 
 
+class OneStep(NamedTuple):
+    """Result of a step of a single instance, without an axis of instances."""
+
+    obs: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    tau: float
+    time: float
+
+
 class VectorEnv(abc.ABC):
     """Instances of one environment, with NumPy arrays as actions and observations."""
 

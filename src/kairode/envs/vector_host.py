@@ -1,5 +1,6 @@
 """The vector environment of a host environment: simulations stepped in threads."""
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 from kairode.envs.batching import cores
 from kairode.envs.core import Tau, is_truncated
 from kairode.envs.host import HostEnvironment
-from kairode.envs.schedule import Decision, Own, Schedule
-from kairode.envs.vector import InstanceKeys, Step, VectorEnv, step_key
+from kairode.envs.schedule import Decision, Fixed, Given, Own, Schedule
+from kairode.envs.vector import InstanceKeys, OneStep, Step, VectorEnv, step_key
 from kairode.errors import KairodeError
 
 
@@ -38,10 +39,10 @@ class HostVectorEnv(VectorEnv):
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.simulations = [env.open(**options) for _ in range(size)]
-        # Looked up once: building an Equinox module's bound method takes as long as the physics.
-        self.spec = self.task.spec
-        self.reward: Callable[..., Any] = self.task.reward
-        self.terminal: Callable[..., Any] = self.task.terminal
+        # Looked up once, and not as an Equinox module's bound method: building one takes as long as the physics.
+        self.spec, kind = self.task.spec, type(self.task)
+        self.reward: Callable[..., Any] = functools.partial(kind.reward, self.task)
+        self.terminal: Callable[..., Any] = functools.partial(kind.terminal, self.task)
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
         self.keys, self.started = InstanceKeys(size), False
@@ -63,9 +64,9 @@ class HostVectorEnv(VectorEnv):
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None, autoreset: np.ndarray | None = None) -> Step:
         """Instances are divided among the threads; rewards are computed by the task, in float64."""
         if not self.started:
-            raise KairodeError(f"reset '{self.spec.name}' before its first step.")
+            raise self._not_started()
         actions = np.asarray(actions)
-        if np.issubdtype(actions.dtype, np.floating):
+        if actions.dtype.kind == "f":
             actions = actions.astype(np.float64)
         resets = np.zeros(self.size, bool) if autoreset is None else autoreset
         intervals = self.intervals(actions) if taus is None else np.asarray(taus, np.float64)
@@ -92,14 +93,41 @@ class HostVectorEnv(VectorEnv):
         obs, reward = self.obs.astype(np.float32), reward.astype(np.float32)
         return Step(obs, reward, terminated, truncated, intervals, self.time.copy())
 
+    def step_one(self, action: np.ndarray, tau: float | None = None) -> OneStep:
+        """The same numbers as `step` of a single instance, in less time: no axis of instances."""
+        if not self.started:
+            raise self._not_started()
+        simulation = self.simulations[0]
+        if action.dtype.kind == "f":
+            action = action.astype(np.float64)
+        if tau is None:
+            own = isinstance(self.schedule, Own)
+            tau = simulation.interval(action) if own else float(self.intervals(action[None])[0])
+        obs = simulation.transition(action, tau)
+        reward = self.reward(self.obs[0], action, obs, np.float64(tau))
+        terminated = bool(self.terminal(obs))
+        time, count = self.time.item() + tau, self.count.item() + 1
+        truncated = not terminated and bool(is_truncated(self.spec, time, count))
+        self.obs, self.time[0], self.count[0] = obs[None], time, count
+        return OneStep(obs.astype(np.float32), float(np.float32(reward)), terminated, truncated, tau, time)
+
     def intervals(self, actions: np.ndarray, memory: Any = ()) -> np.ndarray:
+        schedule = self.schedule
+        # Constant schedules without JAX: a compiled call takes longer than the physics.
+        if isinstance(schedule, Fixed):
+            return np.full(self.size, np.float64(np.float32(schedule.tau)))
+        if isinstance(schedule, Given):
+            return np.array(schedule.taus, np.float32).astype(np.float64)[self.count % len(schedule.taus)]
         proposed = np.array([sim.interval(a) for sim, a in zip(self.simulations, actions, strict=True)])
-        if isinstance(self.schedule, Own):
+        if isinstance(schedule, Own):
             return proposed
         single = np.float32
         decisions = Decision(self.obs.astype(single), actions, self.time.astype(single), self.count, memory)
-        chosen = _schedule_intervals(self.schedule, proposed.astype(single), decisions, self.keys.data)
+        chosen = _schedule_intervals(schedule, proposed.astype(single), decisions, self.keys.data)
         return np.asarray(chosen, np.float64)
+
+    def _not_started(self) -> KairodeError:
+        return KairodeError(f"reset '{self.spec.name}' before its first step.")
 
     def __getstate__(self) -> dict[str, Any]:
         raise KairodeError(f"'{self.spec.name}' cannot be copied or pickled: a copy could not continue its physics.")
