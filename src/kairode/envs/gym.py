@@ -52,15 +52,14 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
     kind = spec.actions
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
-        known = ", ".join(f"{i} {name}" for i, name in enumerate(kind.names))
         if size > 1 and values.shape != (size,):
             raise KairodeError(f"expected {size} actions, one per instance, got an array of shape {values.shape}.")
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
             given = actions[0] if size == 1 else values.dtype
-            raise KairodeError(f"an action of '{spec.name}' must be an integer ({known}), got {given!r}.")
-        outside = (values < 0) | (values >= kind.n)
+            raise KairodeError(f"an action of '{spec.name}' must be an integer ({_listed(kind)}), got {given!r}.")
+        outside = values.astype(np.uint64) >= kind.n  # a negative number becomes a large one
         if outside.any():
-            raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {known}.")
+            raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {_listed(kind)}.")
         return values.astype(np.int32)
     if size > 1 and values.shape != (size, kind.n):
         raise KairodeError(f"expected actions of shape {(size, kind.n)}, got {values.shape}.")
@@ -74,6 +73,10 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
         bounds = f"[{kind.low[i]:g}, {kind.high[i]:g}]"
         raise KairodeError(f"'{kind.names[i]}' of '{spec.name}' must be within {bounds}, got {values[row, i]:g}.")
     return values.astype(np.float32)
+
+
+def _listed(actions: Discrete) -> str:
+    return ", ".join(f"{i} {name}" for i, name in enumerate(actions.names))
 
 
 def check_one(spec: Spec, action: Any) -> np.ndarray:

@@ -9,14 +9,14 @@ import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
 from kairode.envs.core import Continuous, Intervals, Spec, Task, Variable, settings_of
-from kairode.envs.host import HostEnvironment, Simulation
+from kairode.envs.host import HostEnvironment, Simulation, SimulationGroup
 from kairode.errors import KairodeError
 
 
@@ -154,6 +154,14 @@ class Locomotion(HostEnvironment):
     def open(self, **options: Any) -> "LocomotionSimulation":
         return LocomotionSimulation(self, **options)
 
+    def group(self, simulations: Sequence["LocomotionSimulation"]) -> "LocomotionGroup | None":
+        """MuJoCo's batch, if the installed MuJoCo has one (3.17 does)."""
+        try:
+            from mujoco.batch import Batch
+        except ImportError:
+            return None
+        return LocomotionGroup(simulations, Batch)
+
 
 def observe(observed: tuple[np.ndarray, ...], limit: float) -> np.ndarray:
     """Gymnasium's observation (positions without the hidden ones, velocities) and the root position x, of one instance
@@ -168,6 +176,14 @@ def repeat_rule(velocity: np.ndarray, fewest: int, most: int) -> int:
     """tau = round((d - c) / 2 cos(20 pi |v|) + (c + d) / 2)."""
     phase = 20 * math.pi * math.sqrt(velocity.dot(velocity))
     return round((most - fewest) / 2 * math.cos(phase) + (fewest + most) / 2)
+
+
+def whole_frames(env: Locomotion, tau: float) -> int:
+    """An interval as a number of frames; physics cannot stop between two."""
+    frames = round(tau) if 0.5 < tau < math.inf else 0
+    if not frames or abs(tau - frames) > 1e-3:
+        raise KairodeError(f"an interval of '{env.name}' must be an integer number of frames, got {tau:g}.")
+    return frames
 
 
 @contextlib.contextmanager
@@ -203,12 +219,14 @@ class LocomotionSimulation(Simulation):
 
         self.env, self.repeats, self.limit = env, env.repeats, env.robot.velocity_limit
         with quiet_loading(env.name):
-            wrapped = gymnasium.make(env.robot.gym_id, frame_skip=1, disable_env_checker=True, **options)
             from mujoco import mj_step
-        self.gym: Any = wrapped.unwrapped
-        self.step = functools.partial(mj_step, self.gym.model, self.gym.data)
+
+            wrapped = gymnasium.make(env.robot.gym_id, frame_skip=1, disable_env_checker=True, **options)
+        gym: Any = wrapped.unwrapped
+        self.gym, data = gym, gym.data
+        self.step = functools.partial(mj_step, gym.model, data)
         # Views of MuJoCo's memory
-        self.ctrl, qpos, qvel = self.gym.data.ctrl, self.gym.data.qpos, self.gym.data.qvel
+        self.ctrl, qpos, qvel = data.ctrl, data.qpos, data.qvel
         self.shape = self.ctrl.shape
         self.observed = qpos[env.robot.hidden :], qvel, qpos[:1]
         self.timed = qvel if env.timing == "all" else qvel[2:]
@@ -224,9 +242,7 @@ class LocomotionSimulation(Simulation):
         return float(repeat_rule(self.timed, *self.repeats))
 
     def transition(self, action: np.ndarray, tau: float) -> np.ndarray:
-        frames = round(tau) if 0.5 < tau < math.inf else 0
-        if not frames or abs(tau - frames) > 1e-3:
-            raise KairodeError(f"an interval of '{self.env.name}' must be an integer number of frames, got {tau:g}.")
+        frames = whole_frames(self.env, tau)
         if action.shape != self.shape:
             raise KairodeError(f"an action of '{self.env.name}' must have shape {self.shape}, got {action.shape}.")
         self.ctrl[:] = action
@@ -275,3 +291,39 @@ class LocomotionSimulation(Simulation):
 
     def close(self) -> None:
         self.gym.close()
+
+
+class LocomotionGroup(SimulationGroup):
+    """Robots in a `mujoco.batch.Batch`, which continues each from its whole integration state, warm start included, so
+    that frames are bit for bit those of the simulations alone.
+
+    (`mujoco.rollout` does not return the warm start, so a robot could not continue exactly after an interval.)
+    """
+
+    def __init__(self, simulations: Sequence[LocomotionSimulation], batch: Any) -> None:
+        self.simulations, self.env = simulations, simulations[0].env
+        self.repeats, self.limit = self.env.repeats, self.env.robot.velocity_limit
+        self.batch = batch(simulations[0].gym.model, len(simulations), nthread=1)
+        # Views of the batch's states
+        self.ctrl, qpos, qvel = (self.batch.bind(name) for name in ("ctrl", "qpos", "qvel"))
+        self.observed = qpos[:, self.env.robot.hidden :], qvel, qpos[:, :1]
+        self.timed = qvel if self.env.timing == "all" else qvel[:, 2:]
+
+    def load(self, index: int) -> None:
+        self.batch.state[index] = self.simulations[index].snapshot()
+
+    def intervals(self, actions: np.ndarray) -> list[float]:
+        return [float(repeat_rule(velocity, *self.repeats)) for velocity in self.timed]
+
+    def transition(self, actions: np.ndarray, taus: np.ndarray, going: np.ndarray) -> np.ndarray:
+        """One call for all robots with the same number of frames."""
+        together: dict[int, list[int]] = {}
+        for i in np.flatnonzero(going).tolist():
+            together.setdefault(whole_frames(self.env, float(taus[i])), []).append(i)
+        self.ctrl[going] = actions[going]
+        for frames, instances in together.items():
+            self.batch.step(np.array(instances, np.int32), nstep=frames)
+        return observe(self.observed, self.limit)
+
+    def snapshot(self, index: int) -> np.ndarray:
+        return self.batch.state[index].copy()
