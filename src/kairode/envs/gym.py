@@ -79,7 +79,7 @@ def _listed(actions: Discrete) -> str:
     return ", ".join(f"{i} {name}" for i, name in enumerate(actions.names))
 
 
-def check_one(spec: Spec, action: Any) -> np.ndarray:
+def check_one(spec: Spec, action: Any) -> Any:
     """`check_action` of a single action, without an axis of instances, and quick about an action that is right."""
     kind, values = spec.actions, np.asarray(action)
     if isinstance(kind, Continuous) and values.shape == (kind.n,) and values.dtype.kind in "iuf":

@@ -85,6 +85,7 @@ THREEFRY = define_prng_impl(
 def key_of(data: UInt32[Array, "2"]) -> Key[Array, ""]:
     """The key of these key data."""
     # On a GPU JAX has a kernel of its own; `split` and `random_bits` above are JAX's partitionable ones.
-    if jax.default_backend() == "cpu" and jax.config.read("jax_threefry_partitionable"):
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    if jax.default_backend() == "cpu" and partitionable:
         return jax.random.wrap_key_data(data, impl=THREEFRY)
     return jax.random.wrap_key_data(data)

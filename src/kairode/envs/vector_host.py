@@ -106,7 +106,7 @@ class HostVectorEnv(VectorEnv):
         obs, reward = self.obs.astype(np.float32), reward.astype(np.float32)
         return Step(obs, reward, terminated, truncated, intervals, self.time.copy())
 
-    def step_one(self, action: np.ndarray, tau: float | None = None) -> OneStep:
+    def step_one(self, action: Any, tau: float | None = None) -> OneStep:
         """The same numbers as `step` of a single instance, in less time: no axis of instances."""
         if not self.started:
             raise self._not_started()
