@@ -9,16 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import jax
+import mujoco
 import numpy as np
-from _common import print_rows, run, seconds_a_call
+from _common import best_seconds, print_rows, run, seconds_a_call
 from scipy.integrate import odeint
 
 import kairode
+from kairode.envs.gym import check_action
+from kairode.envs.keys import key_of
 from kairode.envs.locomotion import quiet_loading
+from kairode.envs.schedule import Own, next_interval
+from kairode.envs.vector import next_episode_key, step_key
+from kairode.envs.vector_host import HostVectorEnv
 
 MANY = 1024
-ROBOTS = 16
+ROBOTS = (16, 128)
 EPISODES = 1000
+DECISIONS, ROUNDS = 400, 15
+"""Of one robot, and how often each side repeats them."""
+CONFIG = {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "decisions": DECISIONS, "rounds": ROUNDS, "seed": 0}
 
 
 def rate(step: Callable[[], Any], decisions: int) -> float:
@@ -164,31 +174,131 @@ def ours_together(gym_id: str, n: int) -> float:
     env = gymnasium.make_vec(gym_id, num_envs=n)
     env.reset(seed=0)
     rng = np.random.default_rng(0)
-    actions = env.single_action_space
+    actions: Any = env.single_action_space
 
-    def step() -> None:
-        if isinstance(actions, gymnasium.spaces.Discrete):
-            env.step(rng.integers(int(actions.n), size=n))
-        else:
-            env.step(env.action_space.sample())
-
-    return rate(step, n)
+    return rate(lambda: env.step(rng.integers(int(actions.n), size=n)), n)
 
 
-def gymnasium_alone(gym_id: str) -> float:
-    """A robot of Gymnasium's, its frame skip drawn anew for every step from the same range."""
-    with quiet_loading(gym_id):
-        env: Any = gymnasium.make(gym_id).unwrapped
+def gridworld_profile() -> dict[str, float]:
+    """Microseconds of a step of 1,024 gridworlds, and of its parts."""
+    env: Any = gymnasium.make_vec("kairode/WindyGridworld-v0", num_envs=MANY)
     env.reset(seed=0)
-    rng = np.random.default_rng(0)
+    inner, rng = env.instances.vector_env, np.random.default_rng(0)
+    actions, ended = rng.integers(8, size=MANY), np.zeros(MANY, bool)
 
-    def step() -> None:
-        env.frame_skip = int(rng.integers(1, 10 if "Cheetah" in gym_id else 8))
-        *_, terminated, truncated, _ = env.step(env.action_space.sample())
+    def compiled(held: np.ndarray | None) -> None:
+        jax.block_until_ready(inner.calls.step(inner.episodes, actions.astype(np.int32), held, inner.keys.data, ended))
+
+    @jax.jit
+    @jax.vmap
+    def draws(data: Any, moment: Any) -> Any:
+        """The random numbers of a step: its interval, and a start in case it resets."""
+        keys = jax.random.split(step_key(data, moment.count))
+        data = next_episode_key(data)
+        start = inner.env.reset(key=jax.random.fold_in(key_of(data), 1))
+        return next_interval(inner.env, Own(), moment, moment.count, key=keys[0]), data, start
+
+    parts = {
+        "step": lambda: env.step(actions),
+        "compiled": lambda: compiled(None),
+        "compiled, intervals given": lambda: compiled(np.full(MANY, 4.0, np.float32)),
+        "random numbers alone": lambda: jax.block_until_ready(draws(inner.keys.data, inner.episodes)),
+        "check of the actions": lambda: check_action(inner.task.spec, actions, MANY),
+        "NumPy's step": NumpyGridworld(MANY).step,
+    }
+    return {name: 1e6 * seconds for name, seconds in best_seconds(parts, rounds=500).items()}
+
+
+class Player:
+    """Plays the same actions on one robot again and again; keeps the best time of each step (resets do not count)."""
+
+    def __init__(self, step: Callable[[np.ndarray], bool], reset: Callable[..., Any], actions: np.ndarray) -> None:
+        self.step, self.reset, self.actions = step, reset, actions
+        self.best = np.full(len(actions), math.inf)
+
+    def play(self) -> None:
+        self.reset(seed=0)
+        for i, action in enumerate(self.actions):
+            start = time.perf_counter()
+            over = self.step(action)
+            self.best[i] = min(self.best[i], time.perf_counter() - start)
+            if over:
+                self.reset()
+
+
+def robot_alone(name: str) -> dict[str, float]:
+    """Decisions a second of one robot: the same actions, intervals and physics on all sides, to the bit.
+
+    `peer_1` is Gymnasium's robot with its frame skip set by the interval rule, `given_1` the same with the intervals
+    known beforehand, `physics_1` the frames alone.
+    """
+    robot, (least, most) = kairode.make(name).robot, kairode.make(name).repeats
+    ours: Any = gymnasium.make(f"kairode/{robot.gym_id.split('-')[0]}-v0").unwrapped
+    with quiet_loading(name):
+        theirs: Any = gymnasium.make(robot.gym_id).unwrapped
+    actions = np.random.default_rng(0).uniform(-1, 1, (DECISIONS, len(robot.controls))).astype(np.float32)
+    physics = ours.instances.vector_env.simulations[0].gym.data
+    taus: list[int] = []
+    given = iter(taus)
+
+    def our_step(action: np.ndarray) -> bool:
+        *_, terminated, truncated, _ = ours.step(action)
+        return terminated or truncated
+
+    def their_step(action: np.ndarray) -> bool:
+        speed = np.linalg.norm(theirs.data.qvel)
+        theirs.frame_skip = round((most - least) / 2 * np.cos(20 * np.pi * speed) + (least + most) / 2)
+        *_, terminated, truncated, _ = theirs.step(action)
+        return terminated or truncated
+
+    def given_step(action: np.ndarray) -> bool:
+        theirs.frame_skip = next(given)
+        *_, terminated, truncated, _ = theirs.step(action)
+        return terminated or truncated
+
+    def frames_alone(action: np.ndarray) -> bool:
+        theirs.data.ctrl[:] = action
+        mujoco.mj_step(theirs.model, theirs.data, next(given))
+        return name == "hopper" and not theirs.is_healthy
+
+    ours.reset(seed=0)
+    for action in actions:
+        *_, terminated, truncated, info = ours.step(action)
+        taus.append(int(info["dt"]))
         if terminated or truncated:
-            env.reset()
+            ours.reset()
+    steps = {"ours_1": our_step, "peer_1": their_step, "given_1": given_step, "physics_1": frames_alone}
+    players = {key: Player(step, (ours if key == "ours_1" else theirs).reset, actions) for key, step in steps.items()}
+    for _ in range(ROUNDS):
+        ends = []
+        for player in players.values():
+            given = iter(taus)
+            player.play()
+            ends.append((physics if player is players["ours_1"] else theirs.data).qpos.copy())
+        if not all(np.array_equal(end, ends[0]) for end in ends):
+            raise RuntimeError(f"'{name}': the sides have simulated different physics.")
+    return {key: 1 / float(player.best.mean()) for key, player in players.items()}
 
-    return rate(step, 1)
+
+def robots_together(name: str) -> dict[str, float]:
+    """Decisions a second of 16 and 128 robots, in MuJoCo's batch and each on its own; `ours` is what is used."""
+    env, found = kairode.make(name), {}
+    for n in ROBOTS:
+        actions = np.random.default_rng(0).uniform(-1, 1, (20, n, env.task.spec.actions.n))
+        ways = {"ours": None, "batch": True, "each": False}
+        vectors = {way: HostVectorEnv(env, n, grouped=grouped) for way, grouped in ways.items()}
+        best = dict.fromkeys(ways, math.inf)
+        for _ in range(4):
+            for way, vector_env in vectors.items():
+                vector_env.reset(range(n))
+                start = time.perf_counter()
+                for action in actions:
+                    vector_env.step(action)
+                best[way] = min(best[way], time.perf_counter() - start)
+        for way, vector_env in vectors.items():
+            found[f"{way}_{n}"] = len(actions) * n / best[way]
+            vector_env.close()
+    return found
 
 
 def collecting() -> dict[str, float]:
@@ -213,34 +323,35 @@ def measure() -> dict[str, dict[str, float]]:
             "ours_1024": ours_together(gym_id, MANY),
             "peer_1024": rate(peer(MANY).step, MANY),
         }
+    figures["gridworld-profile"] = gridworld_profile()
     for name in ("swimmer", "hopper", "half-cheetah"):
-        robot = kairode.make(name).robot
-        gym_id = f"kairode/{robot.gym_id.split('-')[0]}-v0"
-        figures[name] = {
-            "ours_1": ours_alone(gym_id),
-            "peer_1": gymnasium_alone(robot.gym_id),
-            "ours_16": ours_together(gym_id, ROBOTS),
-        }
+        figures[name] = {**robot_alone(name), **robots_together(name)}
     figures["collect-hiv"] = collecting()
     return figures
 
 
 def show(figures: dict[str, dict[str, float]]) -> None:
-    rows = []
+    rows, robots = [], []
     for name, found in figures.items():
-        if name == "collect-hiv":
+        if name not in PEERS and "ours_1" in found:
+            robots.append([name, *(f"{found[key]:,.0f}" for key in ("ours_1", "peer_1", "given_1", "physics_1"))])
+            robots[-1].append(f"{found['ours_1'] / found['peer_1']:.2f}")
+            robots[-1] += [f"{found[f'{way}_{n}']:,.0f}" for n in ROBOTS for way in ("each", "batch")]
+        if name not in PEERS:
             continue
-        many = MANY if "ours_1024" in found else ROBOTS
-        peer = PEERS[name][2] if name in PEERS else "Gymnasium"
-        together = found[f"ours_{many}"]
-        plain = found.get("peer_1024", found["peer_1"])
         numbers = [
             *(f"{found['ours_1']:,.0f}", f"{found['peer_1']:,.0f}", f"{found['ours_1'] / found['peer_1']:.1f}"),
-            *(f"{together:,.0f}", f"{plain:,.0f}", f"{together / plain:.1f}"),
+            *(f"{found['ours_1024']:,.0f}", f"{found['peer_1024']:,.0f}"),
+            f"{found['ours_1024'] / found['peer_1024']:.1f}",
         ]
-        rows.append([f"{name} ({peer}; {many:,})", *numbers])
-    heads = ["decisions a second", "ours, 1", "plain, 1", "ratio", "ours, many", "plain, many", "ratio"]
+        rows.append([f"{name} ({PEERS[name][2]})", *numbers])
+    heads = ["decisions a second", "ours, 1", "plain, 1", "ratio", f"ours, {MANY:,}", f"plain, {MANY:,}", "ratio"]
     print_rows(heads, rows, width=120)
+    heads = ["decisions a second", "ours, 1", "Gymnasium, 1", "intervals given", "physics alone", "ratio"]
+    heads += [f"{way}, {n}" for n in ROBOTS for way in ("one by one", "batch")]
+    print_rows(heads, robots, width=140)
+    profile = figures["gridworld-profile"]
+    print_rows(profile, [[f"{us:,.1f}" for us in profile.values()]], f"{MANY:,} gridworlds, microseconds", width=140)
     found = figures["collect-hiv"]
     print(
         f"Collecting {EPISODES:,} random HIV episodes of 1,000 days ({found['decisions']:,.0f} decisions): "
@@ -249,4 +360,4 @@ def show(figures: dict[str, dict[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    run("envs", measure, {"many": MANY, "robots": ROBOTS, "episodes": EPISODES, "seed": 0}, show, __doc__)
+    run("envs", measure, CONFIG, show, __doc__)

@@ -53,6 +53,25 @@ def test_the_wall_clips_every_second() -> None:
     assert left > 0
 
 
+@pytest.mark.parametrize("tau", [0.0, 0.3, 1.0, 2.5, 7.0, 8.0, 20.0])
+def test_any_interval_equals_seconds_in_numpy(tau: float) -> None:
+    """Shorter and longer ones than its own of 1 to 7 s, 300 at once."""
+    rng = np.random.default_rng(0)
+    state = rng.uniform([-3.5, -5], [3.5, 5], (300, 2)).astype(np.float32)
+    action = rng.integers(8, size=300)
+    env = kairode.make("gridworld")
+    step = jax.jit(jax.vmap(lambda s, a: env.transition(s, a, jnp.float32(tau), key=KEY)))
+    expected, left = state.astype(np.float64), tau
+    while left > 1e-5:
+        part, y = min(left, 1.0), expected[:, 1]
+        strong, weak = (y > 0.5) & (y < 2.5), (y >= -2.5) & (y <= 3.5)
+        moved = np.array(list(MOVES.values()))[action]
+        moved[:, 0] += np.where(strong, STRONG, np.where(weak, WEAK, 0.0))
+        expected = np.clip(expected + part * moved, [-3.5, -5], [3.5, 5])
+        left -= part
+    np.testing.assert_allclose(step(state, action), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("y", "push"),
     [

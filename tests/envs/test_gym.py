@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 import kairode
 from kairode._gymnasium import IDS
+from kairode.envs.core import decimal
 from kairode.envs.gym import SemiMarkovEnv
 from kairode.errors import KairodeError
 
@@ -180,11 +181,21 @@ def test_many_at_once_in_blocks() -> None:
         np.testing.assert_allclose(single.step(i % 4)[0], obs[i], rtol=1e-5, atol=1e-5)
 
 
+def test_times_have_the_shortest_decimal() -> None:
+    numbers = np.array([0.2, 0.6, 3.0, 1e20], np.float32)
+    assert decimal(numbers).tolist() == [0.2, 0.6, 3.0, 1e20]
+    assert decimal(numbers[2:]).tolist() == [3.0, 1e20]
+    whole = decimal(np.array([1.0, 7.0, 2**24 - 1], np.float32))
+    assert whole.dtype == np.float64
+    assert whole.tolist() == [1.0, 7.0, 2**24 - 1]
+
+
 @pytest.mark.parametrize(
     ("gym_id", "action", "message"),
     [
         ("kairode/HIV-v0", 4, "action 4 is outside the actions of 'hiv': 0 none, 1 RTI, 2 PI, 3 RTI.PI"),
         ("kairode/HIV-v0", -1, "action -1 is outside"),
+        ("kairode/HIV-v0", 2**32, "action 4294967296 is outside"),
         ("kairode/HIV-v0", 1.5, "must be an integer"),
         ("kairode/Hopper-v0", np.array([0.0, 0.0, 1.5]), r"'foot' of 'hopper' must be within \[-1, 1\], got 1.5"),
         ("kairode/Hopper-v0", np.array([0.0, np.nan, 0.0]), r"'leg' of 'hopper' must be within \[-1, 1\], got nan"),

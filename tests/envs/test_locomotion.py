@@ -9,8 +9,8 @@ import pytest
 
 import kairode
 from kairode.envs.locomotion import ROBOTS, quiet_loading, repeat_rule
-from kairode.envs.schedule import Fixed, Given
-from kairode.envs.vector_host import HostVectorEnv
+from kairode.envs.schedule import Decision, Fixed, Given
+from kairode.envs.vector_host import HostVectorEnv, _schedule_intervals
 from kairode.errors import KairodeError
 
 NAMES = list(ROBOTS)
@@ -81,6 +81,83 @@ def test_interval_rule_by_hand(velocity, most, tau) -> None:
     if velocity == [1 / 60]:
         velocity = [1 / 60 - 1e-6]
     assert repeat_rule(np.array(velocity), 1, most) == tau
+
+
+def test_interval_rule_has_numpys_norm() -> None:
+    for velocity in np.random.default_rng(0).normal(size=(200, 9)):
+        expected = round(4 * np.cos(20 * np.pi * np.linalg.norm(velocity)) + 5)
+        assert repeat_rule(velocity, 1, 9) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_observation_is_gymnasiums_and_the_place(name: str) -> None:
+    simulation = kairode.make(name).open()
+    simulation.reset(0)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        qpos, qvel = rng.normal(0, 8, simulation.gym.model.nq), rng.normal(0, 8, simulation.gym.model.nv)
+        simulation.gym.set_state(qpos, qvel)
+        expected = np.append(simulation.gym._get_obs(), qpos[0])
+        np.testing.assert_array_equal(simulation.observation(), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("schedule", [None, Fixed(3), Given((2, 5))])
+def test_a_single_step_equals_the_step_of_one_instance(name: str, schedule) -> None:
+    env = kairode.make(name, max_decisions=25)
+    one, other = HostVectorEnv(env, 1, schedule), HostVectorEnv(env, 1, schedule)
+    one.reset([4])
+    other.reset([4])
+    for action in np.random.default_rng(0).uniform(-1, 1, (25, 1, env.task.spec.actions.n)).astype(np.float32):
+        single, step = one.step_one(action[0]), other.step(action)
+        for mine, theirs in zip(single, step, strict=True):
+            np.testing.assert_array_equal(mine, theirs[0])
+    assert single.terminated if name == "hopper" and schedule is None else single.truncated
+    for mine, theirs in zip(one.snapshot().values(), other.snapshot().values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("schedule", [Fixed(3), Given((2, 5))])
+def test_constant_schedules_on_the_host_equal_the_compiled_ones(schedule) -> None:
+    vector_env = HostVectorEnv(kairode.make("swimmer"), 3, schedule)
+    vector_env.reset([0, 1, 2])
+    vector_env.count[:] = [0, 1, 6]
+    actions, single = np.zeros((3, 2)), np.float32
+    decisions = Decision(vector_env.obs.astype(single), actions, vector_env.time.astype(single), vector_env.count, ())
+    compiled = _schedule_intervals(schedule, np.full(3, 7, single), decisions, vector_env.keys.data)
+    np.testing.assert_array_equal(vector_env.intervals(actions), compiled)
+    vector_env.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_robots_in_a_batch_move_as_each_alone(name: str) -> None:
+    """Different intervals, resets on the way, a snapshot taken by one and continued by the other."""
+    pytest.importorskip("mujoco.batch")
+    env = kairode.make(name, max_decisions=10)
+    batch = HostVectorEnv(env, 6, threads=2, grouped=True)
+    each = HostVectorEnv(env, 6, threads=2, grouped=False)
+    assert all(batch.groups)
+    assert not any(each.groups)
+    np.testing.assert_array_equal(batch.reset(range(6)), each.reset(range(6)))
+    ended, different = np.zeros(6, bool), 0
+    for k, action in enumerate(np.random.default_rng(0).uniform(-1, 1, (25, 6, env.task.spec.actions.n))):
+        if k == 15:
+            first, second = batch.snapshot(), each.snapshot()
+            for key, value in first.items():
+                np.testing.assert_array_equal(value, second[key])
+            batch.restore(second)
+            each.restore(first)
+        step, expected = batch.step(action, autoreset=ended), each.step(action, autoreset=ended)
+        for mine, theirs in zip(step, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        ended, different = step.ended, different + len(set(step.tau))
+    assert different > 50
+    with pytest.raises(KairodeError, match="integer number of frames"):
+        batch.step(action, np.full(6, 2.5))
+    batch.close()
+    each.close()
 
 
 def test_which_velocities_set_the_interval() -> None:

@@ -5,6 +5,7 @@ Everything is written for one example; `vmap` at the call site.
 
 import abc
 import dataclasses
+import functools
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -73,10 +74,17 @@ class Continuous:
         """Number of actions."""
         return len(self.names)
 
+    @functools.cached_property
+    def accepted(self) -> tuple[list[float], list[float]]:
+        """The bounds, widened by what rounding may add."""
+        low, high = np.array(self.low), np.array(self.high)
+        slack = 1e-5 * (high - low)
+        return (low - slack).tolist(), (high + slack).tolist()
+
     def contain(self, values: np.ndarray) -> np.ndarray:
         """Mask of the actions (last axis) within their bounds, up to rounding."""
-        slack = 1e-5 * (np.array(self.high) - np.array(self.low))
-        return (values >= np.array(self.low) - slack) & (values <= np.array(self.high) + slack)
+        low, high = map(np.array, self.accepted)
+        return (values >= low) & (values <= high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +257,11 @@ class Environment(eqx.Module):
         """
         return "held"
 
+    @property
+    def loops(self) -> bool:
+        """Whether `transition` is a loop of many small steps, which a CPU runs fastest in batches (`max_batch`)."""
+        return True
+
     @abc.abstractmethod
     def reset(self, *, key: Key[Array, ""]) -> State:
         """Initial state."""
@@ -351,5 +364,7 @@ def decimal(x: np.ndarray) -> np.ndarray:
     """Float64 numbers with the shortest decimal: float32's 0.2 becomes 0.2, not 0.20000000298."""
     if x.size == 1:
         return np.full(x.shape, float(str(x.reshape(()))))
+    if (x == np.rint(x)).all() and x.max() < 2**24:  # integers that float32 holds exactly
+        return x.astype(np.float64)
     values, where = np.unique(x, return_inverse=True)
     return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)

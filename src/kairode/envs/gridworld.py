@@ -34,6 +34,9 @@ WEAK_WIND, STRONG_WIND = STEP / 4, STEP / 2
 WEAK_BAND, STRONG_BAND = (-2.5, 3.5), (0.5, 2.5)
 """Ranges of y with wind: the weak band includes its ends, the strong one does not."""
 
+Carry = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""], Int[Array, ""]]
+"""Time left, x, y and the seconds counted."""
+
 
 def wind(y: Float[Array, ""]) -> Float[Array, ""]:
     """Displacement by the wind along x per second."""
@@ -95,6 +98,11 @@ class WindyGridworld(Environment):
         )
         return GridworldTask(spec)
 
+    @property
+    def loops(self) -> bool:
+        """Without noise an interval is one kernel."""
+        return self.noise > 0
+
     def reset(self, *, key: Key[Array, ""]) -> Float[Array, "2"]:
         low, high = jnp.array(START).T
         return jax.random.uniform(key, (2,), minval=low, maxval=high)
@@ -110,18 +118,26 @@ class WindyGridworld(Environment):
         self, state: Float[Array, "2"], action: Int[Array, ""], tau: Tau, *, key: Key[Array, ""]
     ) -> Float[Array, "2"]:
         """Second by second: move, wind and noise, then the walls; proportionally for a fraction of a second."""
-        move = jnp.array(list(MOVES.values()), state.dtype)[action]
-        wall = jnp.array([HALF_WIDTH, HALF_LENGTH], state.dtype)
+        moves = jnp.array(list(MOVES.values()), state.dtype)
+        move_x, move_y = moves[:, 0][action], moves[:, 1][action]
 
-        def second(carry: tuple[Tau, Float[Array, "2"], Int[Array, ""]]) -> tuple:
-            left, state, count = carry
+        def second(carry: Carry) -> Carry:
+            left, x, y, count = carry
             part = jnp.minimum(left, 1.0)
-            push = jnp.stack([wind(state[1]), jnp.zeros((), state.dtype)])
-            state = state + part * (move + push)
+            x, y = x + part * (move_x + wind(y)), y + part * move_y
             if self.noise:
                 noise = jax.random.normal(jax.random.fold_in(key, count), (2,), state.dtype)
-                state = state + self.noise * jnp.sqrt(part) * noise
-            return left - part, jnp.clip(state, -wall, wall), count + 1
+                x, y = jnp.stack([x, y]) + self.noise * jnp.sqrt(part) * noise
+            x, y = jnp.clip(x, -HALF_WIDTH, HALF_WIDTH), jnp.clip(y, -HALF_LENGTH, HALF_LENGTH)
+            return left - part, x, y, count + 1
 
-        start = (tau, state, jnp.zeros((), jnp.int32))
-        return jax.lax.while_loop(lambda carry: carry[0] > 1e-5, second, start)[1]
+        def seconds(carry: Carry) -> Carry:
+            """As many as the longest interval of its own has, in one kernel; once nothing is left, they change nothing.
+            With noise one by one: draws are not free."""
+            for _ in range(1 if self.noise else int(self.intervals[1])):
+                carry = second(carry)
+            return carry
+
+        start = (tau, state[0], state[1], jnp.zeros((), jnp.int32))
+        _, x, y, _ = jax.lax.while_loop(lambda carry: carry[0] > 1e-5, seconds, start)
+        return jnp.stack([x, y])

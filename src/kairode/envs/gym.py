@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from kairode.envs.core import Discrete, Spec
+from kairode.envs.core import Continuous, Discrete, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
-from kairode.envs.vector import Step, VectorEnv
+from kairode.envs.vector import OneStep, Step, VectorEnv
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.envs.zoo import make
@@ -52,19 +52,18 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
     kind = spec.actions
     values = np.asarray(actions)
     if isinstance(kind, Discrete):
-        known = ", ".join(f"{i} {name}" for i, name in enumerate(kind.names))
         if size > 1 and values.shape != (size,):
             raise KairodeError(f"expected {size} actions, one per instance, got an array of shape {values.shape}.")
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
             given = actions[0] if size == 1 else values.dtype
-            raise KairodeError(f"an action of '{spec.name}' must be an integer ({known}), got {given!r}.")
-        outside = (values < 0) | (values >= kind.n)
+            raise KairodeError(f"an action of '{spec.name}' must be an integer ({_listed(kind)}), got {given!r}.")
+        outside = values.astype(np.uint64) >= kind.n  # a negative number becomes a large one
         if outside.any():
-            raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {known}.")
+            raise KairodeError(f"action {values[outside][0]} is outside the actions of '{spec.name}': {_listed(kind)}.")
         return values.astype(np.int32)
     if size > 1 and values.shape != (size, kind.n):
         raise KairodeError(f"expected actions of shape {(size, kind.n)}, got {values.shape}.")
-    if values.shape != (size, kind.n) or not np.issubdtype(values.dtype, np.number):
+    if values.shape != (size, kind.n) or values.dtype.kind not in "iufc":
         raise KairodeError(
             f"an action of '{spec.name}' must have {kind.n} numbers ({', '.join(kind.names)}), got {actions[0]!r}."
         )
@@ -74,6 +73,22 @@ def check_action(spec: Spec, actions: Any, size: int) -> np.ndarray:
         bounds = f"[{kind.low[i]:g}, {kind.high[i]:g}]"
         raise KairodeError(f"'{kind.names[i]}' of '{spec.name}' must be within {bounds}, got {values[row, i]:g}.")
     return values.astype(np.float32)
+
+
+def _listed(actions: Discrete) -> str:
+    return ", ".join(f"{i} {name}" for i, name in enumerate(actions.names))
+
+
+def check_one(spec: Spec, action: Any) -> Any:
+    """`check_action` of a single action, without an axis of instances, and quick about an action that is right."""
+    kind, values = spec.actions, np.asarray(action)
+    if isinstance(kind, Continuous) and values.shape == (kind.n,) and values.dtype.kind in "iuf":
+        for x, low, high in zip(values.tolist(), *kind.accepted, strict=True):
+            if not low <= x <= high:
+                break
+        else:
+            return values.astype(np.float32, copy=False)
+    return check_action(spec, values[None], 1)[0]
 
 
 def check_choice(spec: Spec, taus: np.ndarray) -> None:
@@ -107,14 +122,29 @@ class _Instances:
     def step(self, actions: Any, autoreset: np.ndarray | None = None) -> Step:
         taus = None
         if self.chosen_by_agent:
-            if not isinstance(actions, dict) or set(actions) != {"action", "interval"}:
-                raise KairodeError(
-                    f"'{self.spec.name}' was made with interval='agent': give {{'action': ..., 'interval': ...}}."
-                )
-            taus = np.reshape(np.asarray(actions["interval"], np.float64), self.size)
-            check_choice(self.spec, taus)
-            actions = actions["action"]
+            actions, taus = self._chosen(actions)
         return self.vector_env.step(check_action(self.spec, actions, self.size), taus, autoreset)
+
+    def step_one(self, action: Any) -> OneStep:
+        """Step the only instance."""
+        taus = None
+        if self.chosen_by_agent:
+            action, taus = self._chosen(action)
+        action = check_one(self.spec, action)
+        if isinstance(self.vector_env, HostVectorEnv):
+            return self.vector_env.step_one(action, None if taus is None else float(taus[0]))
+        step = self.vector_env.step(action[None], taus)
+        return OneStep(step.obs[0], *(x[0].item() for x in step[1:]))
+
+    def _chosen(self, actions: Any) -> tuple[Any, np.ndarray]:
+        """Actions, and the intervals that the agent chose."""
+        if not isinstance(actions, dict) or set(actions) != {"action", "interval"}:
+            raise KairodeError(
+                f"'{self.spec.name}' was made with interval='agent': give {{'action': ..., 'interval': ...}}."
+            )
+        taus = np.reshape(np.asarray(actions["interval"], np.float64), self.size)
+        check_choice(self.spec, taus)
+        return actions["action"], taus
 
 
 class SemiMarkovEnv(gymnasium.Env):
@@ -160,13 +190,11 @@ class SemiMarkovEnv(gymnasium.Env):
             raise KairodeError(
                 f"the episode of '{self.instances.spec.name}' is over: call reset() before the next step."
             )
-        one = action if isinstance(action, dict) else {"action": action}
-        batched = {key: np.asarray(value)[None] for key, value in one.items()}
-        step = self.instances.step(batched if isinstance(action, dict) else batched["action"])
-        self.ended = bool(step.terminated[0] or step.truncated[0])
-        self._remember(float(step.time[0]), batched["action"][0])
-        info = {"dt": float(step.tau[0]), "time": float(step.time[0])}
-        return step.obs[0], float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
+        obs, reward, terminated, truncated, tau, time = self.instances.step_one(action)
+        self.ended = terminated or truncated
+        if self.render_mode is not None:
+            self._remember(time, np.asarray(action["action"] if isinstance(action, dict) else action))
+        return obs, reward, terminated, truncated, {"dt": tau, "time": time}
 
     def render(self) -> Any:
         if self.render_mode is None:

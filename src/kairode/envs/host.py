@@ -1,6 +1,7 @@
 """Host environments (physics in C): a description, and simulations of it."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,29 @@ class Simulation(abc.ABC):
         """Release resources."""
 
 
+class SimulationGroup(abc.ABC):
+    """The physics of several simulations, stepped in one call of a library. A group may be stepped in its own thread.
+
+    The simulations are still used to start episodes; their own physical states are then out of date.
+    """
+
+    @abc.abstractmethod
+    def load(self, index: int) -> None:
+        """Continue from the state of a simulation, which was just reset or restored."""
+
+    @abc.abstractmethod
+    def intervals(self, actions: np.ndarray) -> list[float]:
+        """`Simulation.interval` of each."""
+
+    @abc.abstractmethod
+    def transition(self, actions: np.ndarray, taus: np.ndarray, going: np.ndarray) -> np.ndarray:
+        """Hold each action for its tau where `going`, then observe all."""
+
+    @abc.abstractmethod
+    def snapshot(self, index: int) -> np.ndarray:
+        """`Simulation.snapshot`."""
+
+
 class HostEnvironment(abc.ABC):
     """An environment like `Environment`, whose state is not a JAX array.
 
@@ -54,3 +78,7 @@ class HostEnvironment(abc.ABC):
     @abc.abstractmethod
     def open(self, **options: Any) -> Simulation:
         """Start a simulation."""
+
+    def group(self, simulations: Sequence[Any]) -> SimulationGroup | None:
+        """Step these simulations together; None if each is to be stepped on its own."""
+        return None

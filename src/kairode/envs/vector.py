@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.envs.core import Task
+from kairode.envs.keys import key_of
 
 
 class Step(NamedTuple):
@@ -28,6 +29,17 @@ class Step(NamedTuple):
     @property
     def ended(self) -> np.ndarray:
         return self.terminated | self.truncated
+
+
+class OneStep(NamedTuple):
+    """Result of a step of a single instance, without an axis of instances."""
+
+    obs: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    tau: float
+    time: float
 
 
 class VectorEnv(abc.ABC):
@@ -72,12 +84,12 @@ class VectorEnv(abc.ABC):
 
 def next_episode_key(data: jax.Array) -> jax.Array:
     """Key data of the next episode, from those of the last one."""
-    return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(data), 0))
+    return jax.random.key_data(jax.random.fold_in(key_of(data), 0))
 
 
 def step_key(data: jax.Array, count: Any) -> jax.Array:
     """Key of a decision: 0 is folded in for the next episode, 1 for the initial state, 2 and above for decisions."""
-    return jax.random.fold_in(jax.random.wrap_key_data(data), count + 2)
+    return jax.random.fold_in(key_of(data), count + 2)
 
 
 @jax.jit

@@ -10,6 +10,7 @@ import numpy as np
 
 from kairode.envs.batching import batched_vmap
 from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, begin_episode, decimal
+from kairode.envs.keys import key_of
 from kairode.envs.schedule import Own, Schedule, hold
 from kairode.envs.vector import InstanceKeys, Step, VectorEnv, next_episode_key, step_key
 from kairode.errors import KairodeError
@@ -28,7 +29,7 @@ def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
     """Compile with environment and schedule as constants; only what changes is an argument."""
 
     def reset(data: jax.Array) -> Moment:
-        return begin_episode(env, key=jax.random.fold_in(jax.random.wrap_key_data(data), 1))
+        return begin_episode(env, key=jax.random.fold_in(key_of(data), 1))
 
     def reset_some(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
         return choose(chosen, reset(data), moment)
@@ -44,7 +45,8 @@ def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
         nothing = jax.tree.map(jnp.zeros_like, outcome)
         return choose(autoreset, reset(data), after), choose(autoreset, nothing, outcome), data
 
-    return EnvCalls(*(jax.jit(batched_vmap(one)) for one in (reset, reset_some, step)))
+    together = batched_vmap if env.loops else jax.vmap
+    return EnvCalls(*(jax.jit(together(one)) for one in (reset, reset_some, step)))
 
 
 _compiled_once = functools.lru_cache(maxsize=64)(compile_env)
@@ -90,14 +92,12 @@ class JaxVectorEnv(VectorEnv):
             raise KairodeError(f"reset '{self.task.spec.name}' before its first step.")
         held = None if taus is None else np.asarray(taus, self.episodes.time.dtype)
         self.episodes, out, self.keys.data = self.calls.step(self.episodes, actions, held, self.keys.data, autoreset)
-        obs, reward, terminated, truncated, tau = map(
-            np.array, (self.episodes.obs, out.reward, out.terminated, out.truncated, out.tau)
-        )
-        tau = decimal(tau)
+        reward, terminated, truncated = map(np.array, (out.reward, out.terminated, out.truncated))
+        obs, tau = np.array(self.episodes.obs, np.float32), decimal(np.asarray(out.tau))
         if autoreset is not None:
             self.time = np.where(autoreset, 0.0, self.time)
         self.time = self.time + tau
-        return Step(obs.astype(np.float32), reward, terminated, truncated, tau, self.time)
+        return Step(obs, reward, terminated, truncated, tau, self.time)
 
     def states(self) -> Any:
         return None if self.episodes is None else jax.device_get(self.episodes.state)
