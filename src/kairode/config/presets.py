@@ -8,7 +8,7 @@ from typing import Any
 
 from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig
-from kairode.config.models import ModelConfig
+from kairode.config.models import MIDPOINT, ModelConfig
 from kairode.config.planning import PlanConfig
 from kairode.config.run import RunConfig
 from kairode.config.training import LossWeights, TrainingConfig
@@ -26,7 +26,9 @@ _FITS: dict[str, dict[str, Any]] = {
     "hiv": {"sizes": ModelConfig(timer="classes"), "env_fields": {"max_decisions": 50}},
 }
 _FITS["hiv-partial"] = _FITS["hiv"]
-for _robot, _latent in (("swimmer", 128), ("hopper", 128), ("half-cheetah", 400)):
+ROBOTS = {"swimmer": 128, "hopper": 128, "half-cheetah": 400}
+"""Robots and the latent dimensions of their models."""
+for _robot, _latent in ROBOTS.items():
     _FITS[_robot] = {
         "sizes": ModelConfig(latent_size=_latent, field_hidden=_latent, timer="classes"),
         "training": TrainingConfig(batch_size=128, chunk_length=10, patience=15, validate_every=16),
@@ -107,7 +109,10 @@ _MPC: dict[str, dict[str, Any]] = {
 def mpc_preset(
     env: str, model: str = "latent-ode", agent: str | ActorCriticConfig | None = None, **changes: Any
 ) -> MPCConfig:
-    """MPC on an environment; an agent by its name takes its own settings (the pendulum's keep theirs)."""
+    """MPC on an environment; an agent by its name takes its own settings (the pendulum's keep theirs).
+
+    The robots' models keep the solver that their published results were made with.
+    """
     own = dict(_MPC.get(env, {}))
     if model == MODEL_FREE and env not in _MPC:
         own["decisions"] = 400_000
@@ -119,8 +124,11 @@ def mpc_preset(
         else:
             own["agent"] = AGENTS[agent]
     fitted = fit_preset(env)
-    training = dataclasses.replace(fitted.training, chunk_length=10, patience=15)
-    return MPCConfig(env=env, model=model, **{"sizes": fitted.sizes, "training": training, **own, **changes})
+    sizes, training = fitted.sizes, dataclasses.replace(fitted.training, chunk_length=10, patience=15)
+    if env in ROBOTS:
+        sizes = dataclasses.replace(sizes, solver=MIDPOINT)
+        training = dataclasses.replace(training, weights=dataclasses.replace(training.weights, consistency=0.0))
+    return MPCConfig(env=env, model=model, **{"sizes": sizes, "training": training, **own, **changes})
 
 
 _RUNS: dict[str, dict[str, Any]] = {

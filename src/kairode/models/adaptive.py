@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import diffrax
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from kairode.models.field import HiddenField, weighted
 
 DOPRI5 = diffrax.Dopri5.tableau
-A, B, ERROR = DOPRI5.a_lower[:-1], DOPRI5.b_sol[:-1], DOPRI5.b_error
+A = [row.tolist() for row in DOPRI5.a_lower[:-1]]
+B, ERROR = DOPRI5.b_sol[:-1].tolist(), DOPRI5.b_error.tolist()
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 ORDER = 5
 
@@ -147,11 +147,11 @@ def _integrate(limits: tuple[float, float, int], keep: bool, field: HiddenField,
         stages, slopes = [g], []
         for row in A:
             slopes.append(field.product(stages[-1]))
-            stages.append(_stage(field, u + step * weighted(tuple(row), slopes)))
-        mean = weighted(tuple(B), stages)
+            stages.append(_stage(field, u + step * weighted(row, slopes)))
+        mean = weighted(B, stages)
         after, u = z + step * field.last(mean), u + step * field.product(mean)
         last = _stage(field, u)
-        error = step * (field.last.weight @ weighted(tuple(ERROR), [*stages, last]))
+        error = step * (field.last.weight @ weighted(ERROR, [*stages, last]))
         known = jnp.where(jnp.isnan(after).any(), jnp.abs(z), jnp.abs(after))
         return after, u, last, worst_error(error / (atol + rtol * jnp.maximum(jnp.abs(z), known)))
 

@@ -9,6 +9,7 @@ The numbers are those of the steps in z, up to rounding. The gradient is written
 interval, in place of one per weight and stage.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import equinox as eqx
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from diffrax import ButcherTableau
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from kairode.models.networks import MLP, Linear
 
@@ -25,6 +26,10 @@ Hidden = Float[Array, "h n"]
 
 class VectorField(MLP):
     """The network of an ODE: linear layers with tanh between them."""
+
+    @classmethod
+    def new(cls, *sizes: int, key: Key[Array, ""]) -> "VectorField":
+        return cls(MLP.new(*sizes, key=key).layers)
 
     def unfold(self, batch: int | None) -> "MLP | HiddenField":
         """Prepared for a loop: in hidden coordinates if there are two hidden layers and it saves work."""
@@ -37,7 +42,7 @@ class VectorField(MLP):
         # With the lower precision of a GPU's products, u would drift away from W1 z + b1.
         dot = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
         product = Linear(dot(first.weight, last.weight), dot(first.weight, last.bias))
-        return HiddenField(*layers, product.unfold(batch))
+        return HiddenField(layers[0], layers[1], layers[2], product.unfold(batch))
 
 
 SMALL = 32
@@ -78,10 +83,10 @@ class _Method:
         return isinstance(other, _Method) and (self.a, self.b) == (other.a, other.b)
 
 
-def weighted(weights: tuple[float, ...], terms: list[Array]) -> Array | float:
-    """Sum of the terms with weights that are not 0."""
+def weighted(weights: Sequence[float], terms: Sequence[Array]) -> Array:
+    """Sum of the terms with weights that are not 0, of which there is one at least."""
     parts = [term if w == 1 else w * term for w, term in zip(weights, terms, strict=False) if w != 0]
-    return sum(parts[1:], parts[0]) if parts else 0.0
+    return sum(parts[1:], parts[0])
 
 
 Kept = tuple[list[Hidden], list[Hidden], Hidden]
@@ -151,7 +156,7 @@ def _backward(
             column = [method.a[j - 1][i] if j > i else 0.0 for j in range(stages)]
             c_g = method.b[i] * c_mean
             if any(column):
-                pulled = weighted(tuple(column), c_stage)
+                pulled = weighted(column, c_stage)
                 c_slope = h * pulled
                 c_g = c_g + back["product"] @ c_slope
                 c_product.append((c_slope, outer[at]))

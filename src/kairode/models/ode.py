@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from kairode.errors import KairodeError, unknown
 from kairode.models.adaptive import solve_adaptive, worst_error
-from kairode.models.field import HiddenField
+from kairode.models.field import HiddenField, weighted
 
 Latent = Float[Array, "z *batch"]
 Field = Callable[[Latent], Latent]
@@ -91,13 +91,8 @@ def explicit_step(tableau: ButcherTableau, field: Field, z: Latent, h: Ticks) ->
     used = np.flatnonzero(tableau.b_sol)[-1]  # the last stage may only serve error estimation
     slopes = [field(z)]
     for row in tableau.a_lower[:used]:
-        slopes.append(field(z + h[None] * _weighted(row, slopes)))
-    return z + h[None] * _weighted(tableau.b_sol, slopes)
-
-
-def _weighted(weights: np.ndarray, slopes: list[Latent]) -> Latent:
-    terms = [float(w) * k for w, k in zip(weights, slopes, strict=False) if w != 0]
-    return sum(terms[1:], terms[0])
+        slopes.append(field(z + h[None] * weighted(row.tolist(), slopes)))
+    return z + h[None] * weighted(tableau.b_sol.tolist(), slopes)
 
 
 class Adaptive(Solver):

@@ -27,7 +27,7 @@ class TableRow:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Training settings that differ from the published runs."""
     solver: str | None = None
-    """Solver, if not the default."""
+    """Solver, if not the default; without the consistency term."""
 
 
 COOLED = {"cooldown": 0.4}
@@ -69,13 +69,16 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
     """The fit behind a row, a model and a seed: the environment's preset with the row's settings."""
     this = ROWS[row]
     preset = fit_preset(this.env)
-    sizes = preset.sizes if this.solver is None else dataclasses.replace(preset.sizes, solver=this.solver)
+    sizes, training = preset.sizes, dataclasses.replace(preset.training, **this.settings)
+    if this.solver is not None:
+        sizes = dataclasses.replace(sizes, solver=this.solver)
+        training = dataclasses.replace(training, weights=dataclasses.replace(training.weights, consistency=0.0))
     return dataclasses.replace(
         preset,
         model=model,
         seed=seed,
         sizes=sizes,
-        training=dataclasses.replace(preset.training, **this.settings),
+        training=training,
         setting=this.setting,
         env_fields={**preset.env_fields, **this.fields},
     )
