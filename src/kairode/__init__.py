@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kairode.algorithms.learn import learn
     from kairode.algorithms.mpc import train_mpc
     from kairode.data import Policy, Trajectory, collect, read, write
+    from kairode.devices import use_devices
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.models import DynamicsModel, predict
     from kairode.planning.model_env import ModelEnv, make_model_env
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
+    "kairode.devices": ("use_devices",),
     "kairode.models": ("DynamicsModel", "predict"),
     "kairode.training.evaluate_model": ("evaluate_model",),
     "kairode.training.model_files": ("load_models",),
@@ -76,6 +78,7 @@ __all__ = [
     "schedule_for_learning",
     "train_dyna",
     "train_mpc",
+    "use_devices",
     "write",
 ]
 

@@ -1,5 +1,6 @@
 """`kairode.fit`: fit a dynamics model to data."""
 
+import contextlib
 import dataclasses
 import hashlib
 import warnings
@@ -17,6 +18,7 @@ from kairode.config.keywords import field_names, with_options
 from kairode.config.models import check_model
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
+from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
@@ -46,6 +48,7 @@ def fit(
     seeds: int | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
+    devices: int | None = None,
     callback: Callback = no_callback,
     **options: Any,
 ) -> Any:
@@ -58,6 +61,7 @@ def fit(
         seeds: fit this many models with consecutive seeds: an ensemble, returned as a list.
         seed: seed of the first model.
         folder: keep a checkpoint there, and resume from it.
+        devices: spread the fit over this many devices; by default those of `kairode.use_devices`, or one.
         callback: called with a `kairode.callbacks.Progress` during the fit.
         options: fields of `ModelConfig` and `TrainingConfig` (iterations, learning_rate, latent_size, solver, ..) that
             differ from the environment's preset; `weights` takes a dict.
@@ -83,7 +87,8 @@ def fit(
     config = with_options(preset, options, where="kairode.fit", parts=("sizes", "training"))
     config = dataclasses.replace(config, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
-    result = fit_models(config, data, valid, folder=place, callback=callback)
+    with contextlib.nullcontext() if devices is None else use_devices(devices):
+        result = fit_models(config, data, valid, folder=place, callback=callback)
     check = compare_intervals(result.models[0], valid)
     if check is not None and check.far:
         warnings.warn(

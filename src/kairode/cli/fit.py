@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kairode.cli.common import Command, Quiet, first_word, parser_config, plain_config
+from kairode.cli.common import Command, Quiet, first_word, on_devices, parser_config, plain_config
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import FLAT
 from kairode.config.presets import fit_preset
@@ -34,12 +34,14 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: tuple[str, ...] = (),
         out: Path | None = None,
         tensorboard: bool = False,
+        devices: int = 1,
         quiet: Quiet = False,
     ) -> None:
         for name in ("episodes", "validation_episodes", "test_episodes"):
             if default.is_file and getattr(config, name) != getattr(default, name):
                 raise KairodeError(f"--{name.replace('_', '-')} is for data to collect, and {source} is a file.")
-        _fit(plain_config(config, set), out, tensorboard, quiet)
+        with on_devices(devices):
+            _fit(plain_config(config, set), out, tensorboard, quiet)
 
     command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
     command.__doc__ = f"""{fit_command.__doc__}
@@ -47,6 +49,7 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: fields of the environment, such as max_decisions=50.
         out: run folder; by default runs/fit-SOURCE-MODEL-seedS.
         tensorboard: also write event files for TensorBoard (needs the extra tensorboard).
+        devices: spread seeds, or the episodes of each batch, over this many devices.
         quiet: print nothing but errors.
     """
     return command, rest

@@ -15,6 +15,7 @@ import numpy as np
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.training import TrainingConfig
 from kairode.data.trajectory import Trajectory
+from kairode.devices import FitDevices
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
@@ -60,20 +61,23 @@ def train(
         if folder is not None and session.resumable:
             models = as_saved(folder, models)
         static = eqx.filter(models, eqx.is_array, inverse=True)
+        devices = FitDevices.of(len(seeds), settings.batch_size)
         train_data, valid_data, count = _device(models, settings, data, valid)
-        fit_state = session.restore(init_fit_state(models, settings, seeds))
+        train_data, valid_data = devices.everywhere((train_data, valid_data))
+        fit_state = devices.by_seed(session.restore(init_fit_state(models, settings, seeds)))
         metrics = MetricsFile(folder, int(fit_state.iteration.max()))
         callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
-            batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
+            batches = devices.batches(jnp.asarray(batch_indices(settings, seeds, count, done, some)))
             fit_state, terms = run_iterations(fit_state, train_data, batches, static, settings)
+            fit_state = devices.by_seed(fit_state)
             done += some
             figures = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
             figures["skipped"] = np.asarray(fit_state.skipped).tolist()
             if done % settings.validate_every == 0 or done == settings.iterations:
                 error = validate(fit_state, valid_data, static)
-                fit_state = record_validation(fit_state, error, settings.patience)
+                fit_state = devices.by_seed(record_validation(fit_state, error, settings.patience))
                 figures["validation"] = np.asarray(error).tolist()
                 metrics.write(done, figures, session.here)
             callback(Progress(STAGE, done, settings.iterations, figures, session.here))
@@ -84,11 +88,11 @@ def train(
             if stop:
                 raise session.stop(f"at iteration {done:,}")
             if failed:
-                raise _nonfinite(fit_state, seeds, folder, static, train_data)
+                raise _nonfinite(devices.together(fit_state), seeds, folder, static, devices.together(train_data))
         session.save(fit_state)
         if session.interrupted() and folder is not None:
             raise session.stop(f"after the last iteration, {settings.iterations:,}")
-    return fit_result(fit_state, settings, static, session.seconds)
+    return fit_result(devices.together(fit_state), settings, static, session.seconds)
 
 
 def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:

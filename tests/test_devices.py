@@ -1,0 +1,67 @@
+"""Several devices give the same weights as one: four virtual CPU devices, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kairode
+from kairode.errors import KairodeError
+
+VIRTUAL = "--xla_force_host_platform_device_count=4"
+
+
+def on_four(what: str) -> dict[str, Any]:
+    program = Path(__file__).parent / "devices_program.py"
+    env = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {VIRTUAL}", "KAIRODE_SAVE_SECONDS": "0"}
+    done = subprocess.run([sys.executable, program, what], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_fit_divided_by_seed_and_batch() -> None:
+    """Two seeds on four devices: half of each batch on every device, after 100 iterations."""
+    found = on_four("rnn:2")
+    assert found["weights"] < 1e-5
+    assert found["moved"] > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, 4, 6])
+def test_fits_divided_in_all_ways(seeds: int) -> None:
+    """Also half of it on four devices and the rest on one. With a multiple of four seeds, nothing is exchanged."""
+    found = on_four(f"latent-ode:{seeds}")
+    assert found["weights"] < 1e-5
+    assert 0 < found["resumed"] < 1e-5
+    assert found["moved"] > 1e-2
+    assert (found["collectives"] == 0) == (seeds == 4)
+
+
+@pytest.mark.slow
+def test_agents_divided() -> None:
+    """Two groups of agents, neither a multiple of four."""
+    found = on_four("agents")
+    assert found["weights"] < 1e-5
+    assert found["returns"] < 1e-5
+    assert found["decisions"][0] == found["decisions"][1]
+    assert min(found["decisions"][0]) >= 100
+    assert found["same_curve"][0] == found["same_curve"][1]
+
+
+def test_devices_that_are_not_there(typed) -> None:
+    with pytest.raises(KairodeError, match=r"64 devices are asked for, and JAX has .*device_count=64"):
+        with kairode.use_devices(64):
+            pass
+    with pytest.raises(KairodeError, match="at least 1"):
+        with kairode.use_devices(0):
+            pass
+    code, _, err = typed("fit", "hiv", "--devices", "64")
+    assert code == 2
+    assert "xla_force_host_platform_device_count=64" in err
+    code, _, err = typed("run", "pendulum", "--devices", "2")
+    assert code == 2
+    assert "MPC runs on one device" in err
