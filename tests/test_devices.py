@@ -53,12 +53,10 @@ def test_agents_divided() -> None:
 
 
 def test_devices_that_are_not_there(typed) -> None:
-    with pytest.raises(KairodeError, match=r"64 devices are asked for, and JAX has .*device_count=64"):
-        with kairode.use_devices(64):
-            pass
-    with pytest.raises(KairodeError, match="at least 1"):
-        with kairode.use_devices(0):
-            pass
+    with pytest.raises(KairodeError, match=r"and JAX has .*device_count=64"), kairode.use_devices(64):
+        pass
+    with pytest.raises(KairodeError, match="at least 1"), kairode.use_devices(0):
+        pass
     code, _, err = typed("fit", "hiv", "--devices", "64")
     assert code == 2
     assert "xla_force_host_platform_device_count=64" in err

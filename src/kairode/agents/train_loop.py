@@ -183,8 +183,8 @@ def _point(devices: AgentDevices, train_state: TrainState, figures: dict[str, An
 def _progress(
     stage: str, devices: AgentDevices, train_state: TrainState, figures: dict[str, Any], seconds: float
 ) -> Progress:
-    episodes, returns = devices.together((train_state.episodes, train_state.returns))
-    episodes, totals = np.asarray(episodes), np.asarray(returns[:, :, 0])
+    episodes = np.asarray(devices.together(train_state.episodes))
+    totals = np.asarray(devices.together(train_state.returns)[:, :, 0])
     metrics: dict[str, Any] = {}
     if episodes.any():
         metrics["return"] = [
