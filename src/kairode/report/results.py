@@ -14,6 +14,7 @@ from kairode.paper.studies import ORACLE, interval_label
 from kairode.report.compare import runs_table
 from kairode.report.mpc import ORDER, mean_and_std, model_label, mujoco_figure, read_records
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
+from kairode.report.scaling import scaling_table
 from kairode.report.schedule import LABELS, read_points, visits_figure
 from kairode.report.table import Table, mean_std, mean_std_cells
 from kairode.result import objective_of
@@ -149,6 +150,7 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "figure-rounds": rounds_table,
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,
+    "scaling": scaling_table,
 }
 """By name in `kairode reproduce`; the main job is `kairode run hiv`."""
 
