@@ -105,7 +105,7 @@ def fit_cost(data: Trajectory | EpisodeStream, latent: int = BASE["latent"]) -> 
     def call() -> None:
         nonlocal done
         done += ITERATIONS
-        jax.block_until_ready(run_iterations(fit_state, *source.batches(done), static, settings))
+        jax.block_until_ready(compiled(fit_state, *source.batches(done)))
 
     seconds = seconds_a_call(call, 0.5)
     source.close()

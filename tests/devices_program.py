@@ -108,7 +108,19 @@ def agents(devices: int) -> Any:
         )
 
 
+def streamed() -> float:
+    """A fit that reads its batches from a file, on four devices, beside one in memory."""
+    options: dict[str, Any] = {"iterations": 100, "batch_size": 8, "latent_size": 3, "seeds": 2}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.parquet"
+        kairode.write(path, DATA)
+        there = kairode.fit("rnn", kairode.stream(path), devices=4, **options)
+        return difference(there, kairode.fit("rnn", kairode.read(path), **options))
+
+
 def main(what: str) -> dict[str, Any]:
+    if what == "streamed":
+        return {"weights": streamed()}
     if what == "agents":
         one, four = agents(1), agents(4)
         return {

@@ -52,6 +52,11 @@ def test_agents_divided() -> None:
     assert found["same_curve"][0] == found["same_curve"][1]
 
 
+@pytest.mark.slow
+def test_a_stream_on_several_devices() -> None:
+    assert on_four("streamed")["weights"] < 1e-5
+
+
 def test_devices_that_are_not_there(typed) -> None:
     with pytest.raises(KairodeError, match=r"and JAX has .*device_count=64"), kairode.use_devices(64):
         pass

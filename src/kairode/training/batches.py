@@ -69,4 +69,4 @@ def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int
 @functools.lru_cache(16)
 def _shuffled(seed: int, epoch: int, count: int) -> np.ndarray:
     """Episodes in the order of an epoch; kept, because a long epoch takes many calls."""
-    return np.random.default_rng([seed, epoch]).permutation(count)
+    return np.random.default_rng([seed, epoch]).permutation(count).astype(np.int32)
