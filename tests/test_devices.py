@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import kairode
+from kairode import devices
 from kairode.errors import KairodeError
 
 VIRTUAL = "--xla_force_host_platform_device_count=4"
@@ -23,6 +25,7 @@ def on_four(what: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_fit_divided_by_seed_and_batch() -> None:
     """Two seeds on four devices: half of each batch on every device, after 100 iterations."""
     found = on_four("rnn:2")
@@ -55,6 +58,22 @@ def test_agents_divided() -> None:
 @pytest.mark.slow
 def test_a_stream_on_several_devices() -> None:
     assert on_four("streamed")["weights"] < 1e-5
+
+
+def test_every_device_has_a_share_of_every_group() -> None:
+    """Groups of 5 and 3 agents on four devices: two and one on each, filled up with copies."""
+    token = devices._count.set(4)
+    try:
+        found = devices.AgentDevices.of([5, 3])
+    finally:
+        devices._count.reset(token)
+    assert found.shares == (2, 1)
+    assert found.order.tolist() == [0, 1, 5, 2, 3, 6, 4, 4, 7, 4, 4, 7]
+    agents = jnp.arange(8)
+    assert found.spread(agents).tolist() == found.order.tolist()
+    assert found.together(found.spread(agents)).tolist() == agents.tolist()
+    assert found.spread_group(0, agents[:5]).tolist() == [0, 1, 2, 3, 4, 4, 4, 4]
+    assert found.spread_group(1, agents[5:]).tolist() == [5, 6, 7, 7]
 
 
 def test_devices_that_are_not_there(typed) -> None:

@@ -118,7 +118,7 @@ class AgentDevices(NamedTuple):
         """Place arrays whose first axis is the agents of one group."""
         if self.mesh is None:
             return tree
-        per_device = self.order.reshape(self.mesh.size, -1)
+        per_device = self.order.reshape(-1, sum(self.shares))
         first = sum(self.shares[:number])
         chosen = per_device[:, first : first + self.shares[number]].ravel()
         return _put(jax.tree.map(lambda x: x[chosen - chosen[0]], tree), self.mesh, AGENTS)
