@@ -41,15 +41,16 @@ class Scale(eqx.Module):
         variable, whose sum NumPy takes pairwise, to rounding).
         """
 
-        def total(blocks: Iterable[np.ndarray]) -> np.ndarray:
-            sums: list[np.ndarray] = []
+        def average(blocks: Iterable[np.ndarray]) -> np.ndarray:
+            count, sums = 0, np.zeros((0, 0))
             for block in blocks:
-                sums = [np.concatenate([*(x[None] for x in sums), block.astype(np.float64)]).sum(0)]
-            return sums[0]
+                before = sums if count else np.zeros((0, block.shape[1]))
+                sums = np.concatenate([before, block.astype(np.float64)]).sum(0, keepdims=True)
+                count += len(block)
+            return sums[0] / count
 
-        count = sum(len(block) for block in blocks())
-        mean = total(blocks()) / count
-        return cls._of(mean, np.sqrt(total((block - mean) ** 2 for block in blocks()) / count))
+        mean = average(blocks())
+        return cls._of(mean, np.sqrt(average((block - mean) ** 2 for block in blocks())))
 
     @classmethod
     def _of(cls, mean: np.ndarray, std: np.ndarray) -> "Scale":
