@@ -25,7 +25,7 @@ from kairode.errors import KairodeError
 
 ROWS = 65_536
 """Rows that are parsed at once."""
-BLOCK = 2**26
+BLOCK = 2**23
 """Bytes of padded episodes that are read at once in a pass through all."""
 
 
