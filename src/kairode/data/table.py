@@ -152,7 +152,7 @@ def open_file(path: str | Path) -> pq.ParquetFile:
     if path.stat().st_size == 0:
         raise KairodeError(f"{path} is empty (0 bytes).")
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, pre_buffer=False)  # it would keep all that was read
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
         raise not_parquet(path) from error
     names = file.schema_arrow.names
