@@ -22,6 +22,7 @@ HOW_TO = (
     "docs/add-a-planner.md",
     "docs/gpu-and-ray.md",
     pytest.param("docs/dosing-example.md", marks=pytest.mark.slow),
+    pytest.param("docs/scaling.md", marks=pytest.mark.slow),
 )
 """Pages whose Python is run."""
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))

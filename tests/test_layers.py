@@ -32,6 +32,7 @@ GROUND = {
     "_version",
     "_xla",
     "callbacks",
+    "devices",
     "errors",
     "files",
     "loggers",

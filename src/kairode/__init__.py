@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kairode.algorithms.learn import learn
     from kairode.algorithms.mpc import train_mpc
     from kairode.data import Policy, Trajectory, collect, read, write
+    from kairode.data.stream import EpisodeStream, stream
+    from kairode.devices import use_devices
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.models import DynamicsModel, predict
     from kairode.planning.model_env import ModelEnv, make_model_env
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
+    "kairode.data.stream": ("EpisodeStream", "stream"),
+    "kairode.devices": ("use_devices",),
     "kairode.models": ("DynamicsModel", "predict"),
     "kairode.training.evaluate_between": ("evaluate_between",),
     "kairode.training.evaluate_model": ("evaluate_model",),
@@ -51,6 +55,7 @@ _HOMES = {
 __all__ = [
     "DynamicsModel",
     "Environment",
+    "EpisodeStream",
     "Fixed",
     "Given",
     "HostEnvironment",
@@ -77,8 +82,10 @@ __all__ = [
     "read",
     "save_policy",
     "schedule_for_learning",
+    "stream",
     "train_dyna",
     "train_mpc",
+    "use_devices",
     "write",
 ]
 

@@ -324,13 +324,13 @@ def test_nothing_is_half_written(rows, monkeypatch) -> None:
     path, _ = rows
     before = path.read_bytes()
     seen = kairode.read(path)
-    write_table = pq.write_table
+    write_table = pq.ParquetWriter.write_table
 
-    def breaks_off(table, where, **options) -> None:
-        write_table(table.slice(0, 2), where, **options)
+    def breaks_off(self, table) -> None:
+        write_table(self, table.slice(0, 2))
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(table_module.pq, "write_table", breaks_off)
+    monkeypatch.setattr(table_module.pq.ParquetWriter, "write_table", breaks_off)
     with pytest.raises(KairodeError, match=r"cannot write .*visits.parquet: No space left on device"):
         kairode.write(path, seen)
     assert path.read_bytes() == before

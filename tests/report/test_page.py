@@ -187,8 +187,10 @@ def test_a_document_keeps_its_sentences(tmp_path):
 def test_the_document_here_is_what_the_records_say(tmp_path):
     document = tmp_path / "results.md"
     shutil.copy(ROOT / "docs" / "results.md", document)
+    shutil.copy(ROOT / "docs" / "scaling.md", tmp_path)
     write_document(document, ROOT / "results")
-    assert document.read_text() == (ROOT / "docs" / "results.md").read_text(), "run `kairode report results/`"
+    for name in ("results.md", "scaling.md"):
+        assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), "run `kairode report results/`"
 
 
 def test_no_page_of_what_is_no_run(typed, tmp_path):

@@ -13,9 +13,10 @@ import numpy as np
 from kairode.agents.encoder import TrackingEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
-from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps
+from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps, run_steps_on
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
+from kairode.devices import AgentDevices
 from kairode.errors import KairodeError
 from kairode.training.session import Session
 from kairode.trees import choose, one
@@ -97,28 +98,54 @@ def train_agents(
         initial_state = init_train_state(batches, settings, episodes, seeds)
     with Session(folder, what, save_seconds=SAVE_SECONDS) as session:
         state = session.restore(_new_state(initial_state))
+        devices = AgentDevices.of([batch.agents for batch in batches])
+        spread = _spread_batches(devices, batches)
+        state = dataclasses.replace(state, train_state=devices.spread(state.train_state))
         curve: list[dict[str, Any]] = session.earlier.get("curve", [])
-        callback(_progress(stage, state.train_state, {}, 0.0))
+        callback(_progress(stage, devices, state.train_state, {}, 0.0))
         while not _ended(state):
             taken = int(state.train_state.decisions.max())
             some = min(chunk, validate_every - taken % validate_every)
-            state = dataclasses.replace(state, train_state=run_steps((settings, batches, some), state.train_state))
+            state = dataclasses.replace(state, train_state=_advance(devices, settings, spread, some, state.train_state))
             figures: dict[str, Any] = {}
             if validate is not None and ((taken + some) % validate_every == 0 or _ended(state)):
-                state, figures = _validated(state, validate)
-                curve.append(_point(state.train_state, figures, session.seconds))
-            callback(_progress(stage, state.train_state, figures, session.here))
+                state, figures = _validated(state, devices, validate)
+                curve.append(_point(devices, state.train_state, figures, session.seconds))
+            callback(_progress(stage, devices, state.train_state, figures, session.here))
             stop, late = session.interrupted(), session.here > time_limit
             if session.due():
-                session.save(state, curve=curve)
+                session.save(_together(devices, state), curve=curve)
             if stop and not _ended(state):
                 raise session.stop(f"in '{stage}' at episode {int(state.train_state.episodes.min()):,} of {episodes:,}")
             if late:
                 break
+        state = _together(devices, state)
         session.save(state, curve=curve)
         if session.interrupted() and folder is not None:
             raise session.stop(f"in '{stage}' after the last episode")
     return _result(state, curve, seeds, folder, session.seconds)
+
+
+def _spread_batches(devices: AgentDevices, batches: Sequence[TrainingBatch]) -> tuple[TrainingBatch, ...]:
+    found = []
+    for number, batch in enumerate(batches):
+        arrays, static = eqx.partition(batch, eqx.is_array)
+        placed = eqx.combine(devices.spread_group(number, arrays), static)
+        found.append(dataclasses.replace(placed, agents=devices.shares[number]))
+    return tuple(found)
+
+
+def _advance(
+    devices: AgentDevices, settings: DQNConfig, batches: tuple[TrainingBatch, ...], count: int, train_state: TrainState
+) -> TrainState:
+    if devices.mesh is None:
+        return run_steps((settings, batches, count), train_state)
+    return run_steps_on((settings, batches, count, devices.mesh), train_state)
+
+
+def _together(devices: AgentDevices, state: _State) -> _State:
+    """The state as checkpoints hold it, whatever the number of devices."""
+    return dataclasses.replace(state, train_state=devices.together(state.train_state))
 
 
 def _ended(state: _State) -> bool:
@@ -134,27 +161,30 @@ def _new_state(train_state: TrainState) -> _State:
     return _State(train_state, jax.tree.map(jnp.copy, train_state.learner.q), low)
 
 
-def _validated(state: _State, validate: Validator) -> tuple[_State, dict[str, Any]]:
+def _validated(state: _State, devices: AgentDevices, validate: Validator) -> tuple[_State, dict[str, Any]]:
     """Validation metrics, and the state with the best networks updated."""
-    figures = {
-        name: np.asarray(values, np.float64).tolist() for name, values in validate(state.train_state.learner.q).items()
-    }
+    q = devices.together(state.train_state.learner.q)
+    figures = {name: np.asarray(values, np.float64).tolist() for name, values in validate(q).items()}
     if "score" not in figures:
         return state, figures
     score = jnp.asarray(np.nan_to_num(figures["score"], nan=-np.inf), jnp.float32)
     better = score > state.best_score
-    best = jax.vmap(choose)(better, state.train_state.learner.q, state.best)
+    best = jax.vmap(choose)(better, q, state.best)
     return _State(state.train_state, best, jnp.where(better, score, state.best_score)), figures
 
 
-def _point(train_state: TrainState, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
-    counts = {name: np.asarray(getattr(train_state, name)).tolist() for name in ("episodes", "decisions")}
+def _point(devices: AgentDevices, train_state: TrainState, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
+    counts = {
+        name: np.asarray(devices.together(getattr(train_state, name))).tolist() for name in ("episodes", "decisions")
+    }
     return {**counts, **figures, "seconds": round(seconds, 2)}
 
 
-def _progress(stage: str, train_state: TrainState, figures: dict[str, Any], seconds: float) -> Progress:
-    episodes = np.asarray(train_state.episodes)
-    totals = np.asarray(train_state.returns[:, :, 0])
+def _progress(
+    stage: str, devices: AgentDevices, train_state: TrainState, figures: dict[str, Any], seconds: float
+) -> Progress:
+    episodes = np.asarray(devices.together(train_state.episodes))
+    totals = np.asarray(devices.together(train_state.returns)[:, :, 0])
     metrics: dict[str, Any] = {}
     if episodes.any():
         metrics["return"] = [

@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from kairode.agents.dqn import (
@@ -224,6 +225,22 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
         return train_step(settings, batches, train_state), None
 
     return jax.lax.scan(body, train_state, None, length=count)[0]
+
+
+@eqx.filter_jit(donate="all-except-first")
+def run_steps_on(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int, Mesh], train_state: TrainState) -> TrainState:
+    """Like `run_steps`, on the devices of a mesh: each takes its part of the agents, nothing is exchanged.
+
+    The arrays of batches and state have all agents; `agents` of a batch is the number on one device.
+    """
+    settings, batches, count, mesh = fixed
+    arrays, static = eqx.partition(batches, eqx.is_array)
+
+    def part(arrays: Any, train_state: TrainState) -> TrainState:
+        return run_steps((settings, eqx.combine(arrays, static), count), train_state)
+
+    agents = PartitionSpec(*mesh.axis_names)
+    return jax.shard_map(part, mesh=mesh, in_specs=agents, out_specs=agents, check_vma=False)(arrays, train_state)
 
 
 def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> TrainState:

@@ -1,10 +1,11 @@
 """`kairode.fit`: fit a dynamics model to data."""
 
+import contextlib
 import dataclasses
 import hashlib
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,6 +18,8 @@ from kairode.config.keywords import field_names, with_options
 from kairode.config.models import check_model
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
+from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream
+from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
@@ -29,23 +32,29 @@ from kairode.training.evaluate_model import check_solver, compare_intervals, eva
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
 
+AnyData = TypeVar("AnyData", bound=Trajectory | EpisodeStream)
+HELD_OUT = 1000
+"""Validation and test episodes of a stream, at most: these are held in memory."""
+
 
 class Splits(NamedTuple):
     """Episodes for training, validation and test."""
 
-    train: Trajectory
+    train: Any
+    """A trajectory, or a stream of episodes."""
     valid: Trajectory
     test: Trajectory
 
 
 def fit(
     model: str,
-    data: Trajectory,
+    data: Trajectory | EpisodeStream,
     *,
     valid: Trajectory | None = None,
     seeds: int | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
+    devices: int | None = None,
     callback: Callback = no_callback,
     **options: Any,
 ) -> Any:
@@ -53,11 +62,12 @@ def fit(
 
     Args:
         model: rnn, dt-rnn, decay-rnn, latent-rnn, ode-rnn, latent-ode or variational-ode-rnn.
-        data: episodes, from `kairode.collect` or `kairode.read`.
-        valid: validation episodes; by default every tenth of the data.
+        data: episodes, from `kairode.collect` or `kairode.read`; from `kairode.stream` if they do not fit into memory.
+        valid: validation episodes; by default every tenth of the data (of a stream, at most 1000 of these).
         seeds: fit this many models with consecutive seeds: an ensemble, returned as a list.
         seed: seed of the first model.
         folder: keep a checkpoint there, and resume from it.
+        devices: spread the fit over this many devices; by default those of `kairode.use_devices`, or one.
         callback: called with a `kairode.callbacks.Progress` during the fit.
         options: fields of `ModelConfig` and `TrainingConfig` (iterations, learning_rate, latent_size, solver, ..) that
             differ from the environment's preset; `weights` takes a dict.
@@ -65,13 +75,13 @@ def fit(
     Returns:
         The fitted `DynamicsModel`; a list of them if `seeds` is given.
     """
-    if not isinstance(data, Trajectory):
+    if not isinstance(data, Trajectory | EpisodeStream):
         raise KairodeError(f"data must be a trajectory, from kairode.collect or kairode.read, got {data!r}.")
     if len(data) < 2 and valid is None:
         raise KairodeError("a single episode cannot be split: pass validation episodes too.")
     if valid is None:
         validation = np.arange(len(data)) % 10 == min(9, len(data) - 1)
-        data, valid = data[~validation], data[validation]
+        data, valid = _split(data, validation)
     data = rescale_ticks(data)
     valid = dataclasses.replace(valid, spec=data.spec)
     preset = fit_preset(data.spec.name, model=check_model(model), seeds=seeds or 1, seed=seed)
@@ -83,7 +93,8 @@ def fit(
     config = with_options(preset, options, where="kairode.fit", parts=("sizes", "training"))
     config = dataclasses.replace(config, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
-    result = fit_models(config, data, valid, folder=place, callback=callback)
+    with contextlib.nullcontext() if devices is None else use_devices(devices):
+        result = fit_models(config, data, valid, folder=place, callback=callback)
     check = compare_intervals(result.models[0], valid)
     if check is not None and check.far:
         warnings.warn(
@@ -97,10 +108,19 @@ def fit(
     return result.models if seeds is not None else result.models[0]
 
 
-def check_fit(config: FitConfig) -> FitConfig:
+def _split(data: Trajectory | EpisodeStream, held_out: np.ndarray) -> tuple[Trajectory | EpisodeStream, Trajectory]:
+    """The other episodes, and those held out."""
+    if isinstance(data, Trajectory):
+        return data[~held_out], data[held_out]
+    return data.select(~held_out), data[np.flatnonzero(held_out)[:HELD_OUT]]
+
+
+def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
     """Raise for invalid settings before any work is done; the config of a file gets its digest and split sizes."""
     parse_solver(config.sizes.solver, 1.0)
     if not config.is_file:
+        if streamed:
+            raise KairodeError(f"--stream reads a Parquet file, and {config.source} is an environment.")
         make(config.source, setting=config.setting, **config.env_fields)
         return config
     if config.env_fields:
@@ -108,17 +128,17 @@ def check_fit(config: FitConfig) -> FitConfig:
     path = Path(config.source)
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
-    train, valid, test = split_sizes(path, len(read(path)))
+    train, valid, test = split_sizes(path, count_episodes(path) if streamed else len(read(path)))
     return dataclasses.replace(
         config,
-        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+        digest=file_digest(path),
         episodes=train,
         validation_episodes=valid,
         test_episodes=test,
     )
 
 
-def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
+def load_data(config: FitConfig, callback: Callback = no_callback, *, streamed: bool = False) -> Splits:
     """Collect the data (determined by the seed), or read the file and split it by episode."""
     if not config.is_file:
         env = make(config.source, setting=config.setting, **config.env_fields)
@@ -134,10 +154,15 @@ def load_data(config: FitConfig, callback: Callback = no_callback) -> Splits:
             seed = derive(config.data_seed, Purpose.FIT_DATA, i)
             parts.append(collect(env, episodes=count, seed=seed, callback=so_far))
         return Splits(*parts)
-    found = rescale_ticks(read(config.source))
+    if streamed:
+        callback(Progress(f"reading {Path(config.source).name}"))
+    found = rescale_ticks(stream(config.source) if streamed else read(config.source))
     train, valid, _ = split_sizes(config.source, len(found))
     order = np.random.default_rng(derive(config.data_seed, Purpose.FILE_SPLIT)).permutation(len(found))
-    return Splits(*(found[np.sort(part)] for part in np.split(order, (train, train + valid))))
+    numbers = [np.sort(part) for part in np.split(order, (train, train + valid))]
+    if isinstance(found, EpisodeStream):
+        return Splits(found.select(numbers[0]), *(found[part[:HELD_OUT]] for part in numbers[1:]))
+    return Splits(*(found[part] for part in numbers))
 
 
 def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
@@ -148,19 +173,31 @@ def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
     return episodes - 2 * validation, validation, validation
 
 
-def rescale_ticks(data: Trajectory) -> Trajectory:
+def rescale_ticks(data: AnyData) -> AnyData:
     """Set the tick to the size of an interval if the data's unit of time differs much from it."""
-    average = float(np.asarray(data.interval)[data.mask].mean()) / data.spec.tick
+    average = _mean_interval(data) / data.spec.tick
     if 0.1 <= average <= 30:
         return data
     tick = data.spec.tick * 10.0 ** round(np.log10(average))
     return dataclasses.replace(data, spec=dataclasses.replace(data.spec, tick=tick))
 
 
-def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
+def _mean_interval(data: Trajectory | EpisodeStream) -> float:
+    if isinstance(data, Trajectory):
+        return float(np.asarray(data.interval)[data.mask].mean())
+    return sum(float(block.interval.sum(dtype=np.float64)) for block in data.blocks()) / float(data.length.sum())
+
+
+def _scale(data: Trajectory | EpisodeStream) -> Scale:
+    """Mean and standard deviation of the observations at decisions."""
+    if isinstance(data, Trajectory):
+        return Scale.of(np.asarray(data.observation)[:, :-1][data.mask])
+    return Scale.of_blocks(data.observations)
+
+
+def new_models(config: FitConfig, data: Trajectory | EpisodeStream) -> DynamicsModel:
     """Models with random weights, one per seed, stacked."""
-    rows = np.asarray(data.observation)[:, :-1][data.mask]
-    scale = Scale.of(rows) if config.standardize else Scale.none(len(data.spec.observations))
+    scale = _scale(data) if config.standardize else Scale.none(len(data.spec.observations))
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in model_seeds(config)])
     return eqx.filter_vmap(lambda key: build(config.model, data.spec, config.sizes, scale, key=key))(keys)
 
@@ -172,7 +209,7 @@ def model_seeds(config: FitConfig) -> list[int]:
 
 def fit_models(
     config: FitConfig,
-    data: Trajectory,
+    data: Trajectory | EpisodeStream,
     valid: Trajectory,
     *,
     folder: Path | None = None,
@@ -225,6 +262,7 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
 def digest(*trees: Any) -> str:
     """SHA-256 of all arrays in data or models."""
     found = hashlib.sha256()
+    found.update("".join(tree.digest for tree in trees if isinstance(tree, EpisodeStream)).encode())
     for array in jax.tree.leaves(eqx.filter(trees, eqx.is_array)):
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()

@@ -1,6 +1,7 @@
 """What the commands share: types of options, and configs as options."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -99,12 +100,28 @@ def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], 
     """The command that runs a config of an environment, for the parser."""
     parsed = parser_config(default, hidden=("env", "env_fields"))
 
-    def command(config: Any = parsed, set: tuple[str, ...] = (), out: Path | None = None, quiet: Quiet = False) -> None:
-        run(plain_config(config, set), out, quiet)
+    def command(
+        config: Any = parsed,
+        set: tuple[str, ...] = (),
+        out: Path | None = None,
+        devices: int = 1,
+        quiet: Quiet = False,
+    ) -> None:
+        with on_devices(devices):
+            run(plain_config(config, set), out, quiet)
 
     command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
     command.__doc__ = about
     return command
+
+
+def on_devices(count: int) -> contextlib.AbstractContextManager[None]:
+    """`use_devices`, without JAX where one is enough."""
+    if count == 1:
+        return contextlib.nullcontext()
+    from kairode.devices import use_devices
+
+    return use_devices(count)
 
 
 def first_word(words: Sequence[str], default: str | None = None, what: str = "ENV") -> tuple[str, list[str]]:

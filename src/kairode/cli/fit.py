@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kairode.cli.common import Command, Quiet, first_word, parser_config, plain_config
+from kairode.cli.common import Command, Quiet, first_word, on_devices, parser_config, plain_config
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import FLAT
 from kairode.config.presets import fit_preset
@@ -24,6 +24,8 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Example: kairode fit hiv --model latent-ode --seeds 5
 
     Example: kairode fit visits.parquet --iterations 3000
+
+    Example: kairode fit large.parquet --stream
     """
     source, rest = first_word(words, what="ENV|FILE.parquet")
     default = fit_preset(source)
@@ -34,12 +36,15 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: tuple[str, ...] = (),
         out: Path | None = None,
         tensorboard: bool = False,
+        devices: int = 1,
+        stream: bool = False,
         quiet: Quiet = False,
     ) -> None:
         for name in ("episodes", "validation_episodes", "test_episodes"):
             if default.is_file and getattr(config, name) != getattr(default, name):
                 raise KairodeError(f"--{name.replace('_', '-')} is for data to collect, and {source} is a file.")
-        _fit(plain_config(config, set), out, tensorboard, quiet)
+        with on_devices(devices):
+            _fit(plain_config(config, set), out, tensorboard, stream, quiet)
 
     command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
     command.__doc__ = f"""{fit_command.__doc__}
@@ -47,12 +52,15 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: fields of the environment, such as max_decisions=50.
         out: run folder; by default runs/fit-SOURCE-MODEL-seedS.
         tensorboard: also write event files for TensorBoard (needs the extra tensorboard).
+        devices: spread seeds, or the episodes of each batch, over this many devices.
+        stream: read the batches from the file during the fit, for files larger than memory (validation and test use
+            at most 1000 episodes each).
         quiet: print nothing but errors.
     """
     return command, rest
 
 
-def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) -> None:
+def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, quiet: bool) -> None:
     from kairode.callbacks import Progress, combined
     from kairode.envs import make
     from kairode.loggers import tensorboard_callback
@@ -67,7 +75,7 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, quiet: bool) ->
     folder = out or Path("runs") / name
     picture = folder / "predictions.svg"
     with tensorboard_callback(folder if tensorboard else None) as board, display(quiet) as show:
-        found = run_fit(config, folder, combined(show, board))
+        found = run_fit(config, folder, combined(show, board), streamed=stream)
         show(Progress("drawing predictions"))
         env = None if config.is_file else make(config.source, setting=config.setting, **config.env_fields)
         test = found.data.test

@@ -46,10 +46,16 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
             "--seeds is for continuous actions; with discrete actions, run once per seed (--seed 0, --seed 1), then "
             "`kairode report RUN RUN`."
         )
+    if isinstance(default, MPCConfig) and any(word.partition("=")[0] == "--devices" for word in rest):
+        raise KairodeError(
+            "--devices is for discrete actions: MPC runs on one device. Run one seed per device (--seed 0, --seed 1), "
+            "each with its own CUDA_VISIBLE_DEVICES."
+        )
     about = f"""{run_command.__doc__}
     Args:
         set: fields of the environment, such as horizon=500.
         out: run folder; by default runs/ENV-MODEL-seedS.
+        devices: spread the fits of the models over this many devices (discrete actions only).
         quiet: print nothing but errors.
     """
     return config_command(default, _run_named if isinstance(default, RunConfig) else _run_mpc, about), rest

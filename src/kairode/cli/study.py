@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet
+from kairode.cli.common import Quiet, on_devices
 
 
 def study_command(
@@ -17,6 +17,7 @@ def study_command(
     runs: Path = Path("runs"),
     replace: bool = False,
     time_limit: float | None = None,
+    devices: int = 1,
     quiet: Quiet = False,
 ) -> None:
     """Run one study of the reproduction in this process, as `kairode reproduce` does for each missing record.
@@ -36,6 +37,7 @@ def study_command(
         runs: folder of the runs.
         replace: write the record even if there is one of the same config.
         time_limit: seconds after which training stops.
+        devices: spread the agents over this many devices.
         quiet: print nothing but errors.
     """
     from kairode.paper.budget import Scope
@@ -44,7 +46,7 @@ def study_command(
 
     scope = Scope.at(results, runs, seeds, budget)
     limit = math.inf if time_limit is None else time_limit
-    with display(quiet) as show:
+    with on_devices(devices), display(quiet) as show:
         work = run_work_item(name, scope, replace=replace, time_limit=limit, callback=show)
     if not quiet:
         print(f"Run: {work.folder}. Record: {work.record}.")

@@ -8,7 +8,7 @@ inferred from the columns.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,31 @@ from kairode.files import atomic_write
 KEY = b"kairode"
 
 
-def write(path: str | Path, trajectory: Trajectory) -> None:
-    """Write one or many episodes as Parquet, atomically."""
-    if not isinstance(trajectory, Trajectory):
-        raise KairodeError(f"{trajectory!r} is not a trajectory: pass a result of kairode.collect or kairode.read.")
+def write(path: str | Path, trajectory: Trajectory | Iterable[Trajectory]) -> None:
+    """Write one or many episodes as Parquet, atomically; an iterable of trajectories is written part by part."""
     if _path(path).suffix not in ("", ".parquet", ".pq"):
         raise KairodeError(f"{path}: tables are written as Parquet, so the name must end in .parquet.")
+    parts = iter([trajectory] if isinstance(trajectory, Trajectory) or not _iterable(trajectory) else trajectory)
+    table = _table(next(parts, None), 0)
+    with atomic_write(path) as target, pq.ParquetWriter(target, table.schema, compression="zstd") as writer:
+        writer.write_table(table)
+        first = table["episode"][-1].as_py() + 1
+        for part in parts:
+            table = _table(part, first)
+            if table.schema.metadata != writer.schema.metadata:
+                raise KairodeError(f"{path}: the trajectories describe different systems.")
+            writer.write_table(table)
+            first = table["episode"][-1].as_py() + 1
+
+
+def _iterable(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
+
+
+def _table(trajectory: Any, number: int) -> pa.Table:
+    """The rows of a trajectory, whose first episode has this number."""
+    if not isinstance(trajectory, Trajectory):
+        raise KairodeError(f"{trajectory!r} is not a trajectory: pass a result of kairode.collect or kairode.read.")
     spec = trajectory.spec
     if np.ndim(trajectory.length) == 0:
         trajectory = trajectory[None]
@@ -43,7 +62,7 @@ def write(path: str | Path, trajectory: Trajectory) -> None:
         values = np.asarray(values)
         return np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)[rows]
 
-    columns: dict[str, Any] = {"episode": episode, "t": trajectory.time[rows]}
+    columns: dict[str, Any] = {"episode": number + episode, "t": trajectory.time[rows]}
     observed = np.asarray(trajectory.observation)[rows]
     columns |= {v.name: observed[:, i] for i, v in enumerate(spec.observations)}
     action = at_rows(trajectory.action)
@@ -56,9 +75,7 @@ def write(path: str | Path, trajectory: Trajectory) -> None:
     columns["reward"] = pa.array(at_rows(trajectory.reward), mask=last)
     for end in ("terminated", "truncated"):
         columns[end] = last & np.asarray(getattr(trajectory, end))[episode]
-    table = pa.table(columns).replace_schema_metadata({KEY: json.dumps(spec_to_dict(spec)).encode()})
-    with atomic_write(path) as part:
-        pq.write_table(table, part, compression="zstd")
+    return pa.table(columns).replace_schema_metadata({KEY: json.dumps(spec_to_dict(spec)).encode()})
 
 
 def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
@@ -69,12 +86,16 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
     names are in alphabetical order.
     """
     table = _open(path)
-    spec = spec or _spec(path, table)
+    return parse_rows(path, table, spec or described_spec(path, table.schema) or spec_from_table(path, table))
+
+
+def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0) -> Trajectory:
+    """Validate whole episodes of a table and pad them; `first_row` is the number of its first row in the file."""
     names = {*RESERVED, *_action_columns(spec)} - ({"action"} if isinstance(spec.actions, Continuous) else set())
     for name in (*sorted(names), *(v.name for v in spec.observations)):
         if name not in table.column_names:
             raise missing(path, name, table.column_names)
-    check = Check(path, table)
+    check = Check(path, table, first_row)
     check.no_gaps([v.name for v in spec.observations] + ["episode", "t", "terminated", "truncated"])
     first, last, t = check.episodes()
     terminated, truncated = (check.flags(name, last) for name in ("terminated", "truncated"))
@@ -114,6 +135,15 @@ def _path(path: str | Path) -> Path:
 
 
 def _open(path: str | Path) -> pa.Table:
+    try:
+        with open_file(path) as file:
+            return file.read()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+        raise not_parquet(path) from error
+
+
+def open_file(path: str | Path) -> pq.ParquetFile:
+    """Open a Parquet file that has rows."""
     path = _path(path)
     if path.is_dir():
         raise KairodeError(f"{path} is a folder: give a file.")
@@ -122,24 +152,30 @@ def _open(path: str | Path) -> pa.Table:
     if path.stat().st_size == 0:
         raise KairodeError(f"{path} is empty (0 bytes).")
     try:
-        table = pq.ParquetFile(path).read()
-        names = table.column_names
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise KairodeError(f"{path}: the column '{twice}' occurs twice.")
+        file = pq.ParquetFile(path, pre_buffer=False)  # it would keep all that was read
     except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-        raise KairodeError(
-            f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV."
-        ) from error
-    if table.num_rows == 0:
+        raise not_parquet(path) from error
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise KairodeError(f"{path}: the column '{twice}' occurs twice.")
+    if file.metadata.num_rows == 0:
         raise KairodeError(f"{path} has columns but no rows.")
-    return table
+    return file
 
 
-def _spec(path: str | Path, table: pa.Table) -> Spec:
-    raw = (table.schema.metadata or {}).get(KEY)
+def not_parquet(path: str | Path) -> KairodeError:
+    """The error for a file that cannot be read."""
+    return KairodeError(
+        f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV."
+    )
+
+
+def described_spec(path: str | Path, schema: pa.Schema) -> Spec | None:
+    """The spec in the metadata of a file, if it has any."""
+    raw = (schema.metadata or {}).get(KEY)
     if raw is None:
-        return spec_from_table(path, table)
+        return None
     try:
         return spec_from_dict(json.loads(raw))
     except (ValueError, KeyError, TypeError) as error:
@@ -153,11 +189,13 @@ def _action_columns(spec: Spec) -> list[str]:
 class Check:
     """Columns as validated arrays; errors name the location of the first fault."""
 
-    def __init__(self, path: str | Path, table: pa.Table) -> None:
-        self.path, self.table = path, table
+    def __init__(self, path: str | Path, table: pa.Table, first_row: int = 0) -> None:
+        self.path, self.table, self.first_row = path, table, first_row
 
     def fault(self, row: int, column: str, what: str) -> KairodeError:
-        return KairodeError(f"{self.path}, row {row}, column '{column}': {what} (rows are counted from 0).")
+        return KairodeError(
+            f"{self.path}, row {self.first_row + row}, column '{column}': {what} (rows are counted from 0)."
+        )
 
     def refuse(self, bad: np.ndarray, column: str, what: str | Callable[[int], str]) -> None:
         """Raise for the first row of a mask, if there is one; `what` is a text, or a function of that row."""

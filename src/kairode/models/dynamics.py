@@ -1,5 +1,6 @@
 """The dynamics model: initial state x transition x decoder x timer. The six models are compositions, in `zoo.py`."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -30,7 +31,29 @@ class Scale(eqx.Module):
     @classmethod
     def of(cls, observations: Float[np.ndarray, "n d"]) -> "Scale":
         """Statistics of these observations; constant variables are left unchanged."""
-        mean, std = observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64)
+        return cls._of(observations.mean(0, dtype=np.float64), observations.std(0, dtype=np.float64))
+
+    @classmethod
+    def of_blocks(cls, blocks: Callable[[], Iterable[Float[np.ndarray, "n d"]]]) -> "Scale":
+        """The same statistics of observations that come in blocks: each call goes through all of them.
+
+        Sums continue from block to block in the order of NumPy's, so that the numbers are the same (with a single
+        variable, whose sum NumPy takes pairwise, to rounding).
+        """
+
+        def average(blocks: Iterable[np.ndarray]) -> np.ndarray:
+            count, sums = 0, np.zeros((0, 0))
+            for block in blocks:
+                before = sums if count else np.zeros((0, block.shape[1]))
+                sums = np.concatenate([before, block.astype(np.float64)]).sum(0, keepdims=True)
+                count += len(block)
+            return sums[0] / count
+
+        mean = average(blocks())
+        return cls._of(mean, np.sqrt(average((block - mean) ** 2 for block in blocks())))
+
+    @classmethod
+    def _of(cls, mean: np.ndarray, std: np.ndarray) -> "Scale":
         return cls(tuple(mean.tolist()), tuple(np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0).tolist()))
 
     def apply(self, x: Any) -> Any:

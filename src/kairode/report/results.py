@@ -24,6 +24,7 @@ from kairode.report.prediction import (
     tight_table,
 )
 from kairode.report.returns import UNITS, curves_figure, rounds_figure, values_figure
+from kairode.report.scaling import scaling_table
 from kairode.report.schedule import LABELS, read_points, visits_figure
 from kairode.report.table import Table, mean_std, mean_std_cells, print_table
 from kairode.result import objective_of
@@ -137,6 +138,7 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "figure-schedule": visits_table,
     "figure-mujoco": robots_table,
     "figure-solvers": lambda results: solvers_table(results / "solvers.json"),
+    "scaling": scaling_table,
 }
 """By name in `kairode reproduce`; the main job is `kairode run hiv`."""
 PARTS = {"table1-solver": "table1"}

@@ -9,6 +9,7 @@ from kairode.files import atomic_write, load_json
 from kairode.report import page
 from kairode.report.figures import save_figure
 from kairode.report.results import FIGURES, MAIN, PARTS, TABLES, TITLES
+from kairode.report.scaling import scaling_figures
 from kairode.report.table import Table, to_html, to_markdown
 
 WORDS = {
@@ -90,6 +91,24 @@ def write_document(document: Path, results: Path) -> list[str]:
     """
     if not document.is_file():
         raise KairodeError(f"{document} does not exist (in a clone: docs/results.md); --page writes a page instead.")
+    marked = _write_tables(document, results)
+    drawn = []
+    for name, file in PICTURES.items():
+        try:
+            figure = FIGURES[name](results)
+        except KairodeError:
+            continue
+        save_figure(figure, document.parent / file)
+        drawn.append(name)
+    scaling = scaling_figures(results)
+    for name, figure in scaling.items():
+        save_figure(figure, document.parent / f"scaling-{name}.svg")
+    if scaling and (document.parent / "scaling.md").is_file():
+        marked += _write_tables(document.parent / "scaling.md", results)
+    return [*marked, *drawn]
+
+
+def _write_tables(document: Path, results: Path) -> list[str]:
     content = document.read_text(encoding="utf-8")
     marked = [name for name in re.findall(r"<!-- ([\w-]+) -->\n", content) if name != "end"]
     for name in marked:
@@ -100,14 +119,6 @@ def write_document(document: Path, results: Path) -> list[str]:
         content = block.join(parts)
         if len(parts) == 1:
             raise KairodeError(f"{document}: the mark <!-- {name} --> has no <!-- end -->.")
-    drawn = []
-    for name, file in PICTURES.items():
-        try:
-            figure = FIGURES[name](results)
-        except KairodeError:
-            continue
-        save_figure(figure, document.parent / file)
-        drawn.append(name)
     with atomic_write(document) as part:
         part.write_text(content, encoding="utf-8")
-    return [*marked, *drawn]
+    return marked

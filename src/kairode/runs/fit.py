@@ -23,13 +23,16 @@ class FitRun(NamedTuple):
     record: dict[str, Any]
 
 
-def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback) -> FitRun:
-    """Collect or read the data, fit, save and test the models; resumes an interrupted fit."""
-    config = check_fit(config)
-    command = command_of(config, path)
+def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback, *, streamed: bool = False) -> FitRun:
+    """Collect or read the data, fit, save and test the models; resumes an interrupted fit.
+
+    If `streamed`, the batches are read from the file during the fit.
+    """
+    config = check_fit(config, streamed=streamed)
+    command = command_of(config, path) + " --stream" * streamed
     with RunFolder.open(path, KIND, config, command) as folder:
         with folder.stage("data"):
-            data = load_data(config, callback)
+            data = load_data(config, callback, streamed=streamed)
         result = fit_models(config, data.train, data.valid, folder=path, callback=callback)
         save_models(path, config.model, config.sizes, result.models)
         if folder.finished:

@@ -1,5 +1,6 @@
 """Batches of shuffled epochs, as a pure function of seed and iteration."""
 
+import functools
 import math
 from typing import Literal
 
@@ -18,6 +19,11 @@ def pad(episodes: Episodes) -> Episodes:
     """Pad lengths to a multiple of `LENGTHS` and the number of episodes to a power of two."""
     count, length = episodes.tau.shape
     return _padded(episodes, (1 << (count - 1).bit_length()) - count, -length % LENGTHS)
+
+
+def pad_lengths(episodes: Episodes) -> Episodes:
+    """Pad lengths alone."""
+    return _padded(episodes, 0, -episodes.tau.shape[1] % LENGTHS)
 
 
 def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
@@ -52,9 +58,15 @@ def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int
     last = first + iterations - 1
     rows = []
     for epoch in range(first // per_epoch, last // per_epoch + 1):
-        order = np.random.default_rng([seed, epoch]).permutation(count)[: per_epoch * size].reshape(per_epoch, size)
+        order = _shuffled(seed, epoch, count)[: per_epoch * size].reshape(per_epoch, size)
         begin = max(first - epoch * per_epoch, 0)
         rows.append(order[begin : min(last - epoch * per_epoch, per_epoch - 1) + 1])
     numbers = np.concatenate(rows)
     short = math.ceil(batch / size)
     return np.tile(numbers, (1, short))[:, :batch].astype(np.int32)
+
+
+@functools.lru_cache(16)
+def _shuffled(seed: int, epoch: int, count: int) -> np.ndarray:
+    """Episodes in the order of an epoch; kept, because a long epoch takes many calls."""
+    return np.random.default_rng([seed, epoch]).permutation(count).astype(np.int32)

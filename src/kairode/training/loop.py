@@ -1,5 +1,6 @@
 """The loop around the compiled iterations: validation, checkpoints, interrupts, non-finite batches."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -14,21 +15,21 @@ import numpy as np
 
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.training import TrainingConfig
+from kairode.data.stream import EpisodeStream
 from kairode.data.trajectory import Trajectory
+from kairode.devices import FitDevices
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
-from kairode.models.predict import Episodes, prepare
+from kairode.models.predict import Episodes
 from kairode.models.transition import FlowTransition
 from kairode.result import rounded
-from kairode.training.batches import pad, split_chunks
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
-from kairode.training.step import FitState, batch_indices, init_fit_state, record_validation, run_iterations, validate
+from kairode.training.sources import batch_source, prepare_padded
+from kairode.training.step import FitState, init_fit_state, record_validation, run_iterations, validate
 from kairode.trees import choose, one
 
-CHUNK = 50
-"""Iterations per compiled call."""
 STAGE = "fitting"
 
 
@@ -47,7 +48,7 @@ class FitResult:
 def train(
     models: DynamicsModel,
     settings: TrainingConfig,
-    data: Trajectory,
+    data: Trajectory | EpisodeStream,
     valid: Trajectory,
     *,
     seeds: Sequence[int],
@@ -56,24 +57,27 @@ def train(
     callback: Callback = no_callback,
 ) -> FitResult:
     """Fit a model for all seeds. With a folder, checkpoints are kept there and fitting resumes from them."""
-    with Session(folder, identity) as session:
+    with Session(folder, identity) as session, contextlib.ExitStack() as stack:
         if folder is not None and session.resumable:
             models = as_saved(folder, models)
         static = eqx.filter(models, eqx.is_array, inverse=True)
-        train_data, valid_data, count = _device(models, settings, data, valid)
-        fit_state = session.restore(init_fit_state(models, settings, seeds))
+        devices = FitDevices.of(len(seeds), settings.batch_size)
+        source = stack.enter_context(contextlib.closing(batch_source(models, settings, data, seeds)))
+        valid_data = devices.everywhere(prepare_padded(models, settings, valid)[0])
+        fit_state = devices.by_seed(session.restore(init_fit_state(models, settings, seeds)))
         metrics = MetricsFile(folder, int(fit_state.iteration.max()))
         callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
-            some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
-            batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
-            fit_state, terms = run_iterations(fit_state, train_data, batches, static, settings)
-            done += some
+            train_data, batches = source.batches(done)
+            train_data = devices.everywhere(train_data)
+            fit_state, terms = run_iterations(fit_state, train_data, devices.batches(batches), static, settings)
+            fit_state = devices.by_seed(fit_state)
+            done += len(batches)
             figures = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
             figures["skipped"] = np.asarray(fit_state.skipped).tolist()
             if done % settings.validate_every == 0 or done == settings.iterations:
                 error = validate(fit_state, valid_data, static)
-                fit_state = record_validation(fit_state, error, settings.patience)
+                fit_state = devices.by_seed(record_validation(fit_state, error, settings.patience))
                 figures["validation"] = np.asarray(error).tolist()
                 metrics.write(done, figures, session.here)
             callback(Progress(STAGE, done, settings.iterations, figures, session.here))
@@ -84,11 +88,11 @@ def train(
             if stop:
                 raise session.stop(f"at iteration {done:,}")
             if failed:
-                raise _nonfinite(fit_state, seeds, folder, static, train_data)
+                raise _nonfinite(devices.together(fit_state), seeds, folder, static, devices.together(train_data))
         session.save(fit_state)
         if session.interrupted() and folder is not None:
             raise session.stop(f"after the last iteration, {settings.iterations:,}")
-    return fit_result(fit_state, settings, static, session.seconds)
+    return fit_result(devices.together(fit_state), settings, static, session.seconds)
 
 
 def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:
@@ -104,16 +108,6 @@ def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, secon
         skipped=np.asarray(fit_state.skipped).tolist(),
         seconds=seconds,
     )
-
-
-def _device(
-    models: DynamicsModel, settings: TrainingConfig, data: Trajectory, valid: Trajectory
-) -> tuple[Episodes, Episodes, int]:
-    """Padded training and validation episodes on the device; also the number of real training episodes."""
-    training, watched = prepare(models, data), prepare(models, valid)
-    if settings.chunk_length is not None:
-        training, watched = split_chunks(training, settings.chunk_length), split_chunks(watched, settings.chunk_length)
-    return pad(training), pad(watched), len(training.tau)
 
 
 def _nonfinite(

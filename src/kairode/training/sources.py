@@ -1,0 +1,125 @@
+"""Where the batches of a fit come from: episodes in memory, or a file that is read while iterations run."""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from kairode.config.training import TrainingConfig
+from kairode.data.stream import EpisodeStream
+from kairode.data.trajectory import Trajectory
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import Episodes, prepare
+from kairode.training.batches import pad, pad_lengths, split_chunks
+from kairode.training.step import batch_indices
+
+CHUNK = 50
+"""Iterations per compiled call."""
+MOST_BYTES = 2**28
+"""Of the batches of one call that are read from a file. Larger ones take fewer iterations per call, which gives the
+same weights to rounding."""
+
+Batches = tuple[Episodes, Int[Array, "k seeds batch"]]
+"""Episodes, and the indices among them of each iteration's batches."""
+
+
+class BatchSource(abc.ABC):
+    """Batches of a fit, as a function of the iteration."""
+
+    @abc.abstractmethod
+    def iterations(self, done: int) -> int:
+        """Iterations of the next compiled call, which ends at a validation."""
+
+    @abc.abstractmethod
+    def batches(self, done: int) -> Batches:
+        """Batches of that call."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free what the source holds."""
+
+
+def batch_source(
+    models: DynamicsModel, settings: TrainingConfig, data: Trajectory | EpisodeStream, seeds: Sequence[int]
+) -> BatchSource:
+    """The source of a fit to these data."""
+    if isinstance(data, Trajectory):
+        return MemoryBatches(settings, seeds, *prepare_padded(models, settings, data))
+    return StreamBatches(models, settings, data, seeds)
+
+
+def prepare_padded(models: DynamicsModel, settings: TrainingConfig, data: Trajectory) -> tuple[Episodes, int]:
+    """Padded episodes (or chunks of them) on the device, and their number without padding."""
+    episodes = prepare(models, data)
+    if settings.chunk_length is not None:
+        episodes = split_chunks(episodes, settings.chunk_length)
+    return pad(episodes), len(episodes.tau)
+
+
+class MemoryBatches(BatchSource):
+    """Batches of episodes that are all on the device."""
+
+    def __init__(self, settings: TrainingConfig, seeds: Sequence[int], data: Episodes, count: int) -> None:
+        self.settings, self.seeds, self.data, self.count = settings, seeds, data, count
+
+    def iterations(self, done: int) -> int:
+        return _until_validation(self.settings, done, CHUNK)
+
+    def batches(self, done: int) -> Batches:
+        numbers = batch_indices(self.settings, self.seeds, self.count, done, self.iterations(done))
+        return self.data, jnp.asarray(numbers)
+
+    def close(self) -> None:
+        pass
+
+
+class StreamBatches(BatchSource):
+    """The same batches, read from disk: those of the next call while the current one runs."""
+
+    def __init__(
+        self, models: DynamicsModel, settings: TrainingConfig, data: EpisodeStream, seeds: Sequence[int]
+    ) -> None:
+        self.models, self.settings, self.data, self.seeds = models, settings, data, seeds
+        self.most = settings.chunk_length or data.longest
+        # The order of `split_chunks`: the first chunk of every episode, then the second of those that have one.
+        starts = range(0, data.longest, self.most)
+        has = [np.flatnonzero(data.length > first).astype(np.int32) for first in starts]
+        self.episode = np.concatenate(has)
+        self.first = np.repeat(np.asarray(starts, np.int32), [len(episodes) for episodes in has])
+        row = 4 * (len(data.spec.observations) + data.spec.actions.n + 2)
+        self.chunk = max(1, min(CHUNK, MOST_BYTES // (row * self.most * len(seeds) * settings.batch_size)))
+        self._reader = ThreadPoolExecutor(1, "batches")
+        self._ahead: dict[int, Future[Batches]] = {}
+
+    def iterations(self, done: int) -> int:
+        return _until_validation(self.settings, done, self.chunk)
+
+    def batches(self, done: int) -> Batches:
+        found = self._ahead.pop(done, None)
+        batches = self._read(done) if found is None else found.result()
+        after = done + self.iterations(done)
+        if after < self.settings.iterations:
+            self._ahead[after] = self._reader.submit(self._read, after)
+        return batches
+
+    def close(self) -> None:
+        self._reader.shutdown(cancel_futures=True)
+
+    def _read(self, done: int) -> Batches:
+        numbers = batch_indices(self.settings, self.seeds, len(self.episode), done, self.iterations(done))
+        chosen = numbers.ravel()
+        first = self.first[chosen]
+        episodes = prepare(self.models, self.data.parts(self.episode[chosen], first, self.most))
+        # As in memory, where actions are encoded before chunks are filled up.
+        beyond = first[:, None] + np.arange(self.most) >= self.data.longest
+        if beyond.any():
+            episodes = dataclasses.replace(episodes, action=jnp.where(beyond[..., None], 0.0, episodes.action))
+        return pad_lengths(episodes), jnp.asarray(np.arange(len(chosen), dtype=np.int32).reshape(numbers.shape))
+
+
+def _until_validation(settings: TrainingConfig, done: int, most: int) -> int:
+    return min(most, settings.iterations - done, settings.validate_every - done % settings.validate_every)
