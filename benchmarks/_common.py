@@ -1,6 +1,7 @@
 """What the benchmarks share: measuring, figures on the screen or as JSON, a record where one is wanted."""
 
 import argparse
+import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +28,10 @@ def run(
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, nothing else")
     parser.add_argument("--save", type=Path, help="write the record to this file")
+    parser.add_argument("--without-peers", action="store_true", help="measure ours alone")
     options = parser.parse_args()
+    global _peers
+    _peers = not options.without_peers
     started = time.perf_counter()
     figures = rounded(measure())
     if options.save:
@@ -37,6 +41,14 @@ def run(
         print(json.dumps(figures, indent=1))
     else:
         show(figures)
+
+
+_peers = True
+
+
+def has_peer(package: str) -> bool:
+    """Whether a package is installed and wanted."""
+    return _peers and importlib.util.find_spec(package) is not None
 
 
 def print_rows(

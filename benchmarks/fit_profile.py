@@ -32,10 +32,10 @@ def operations(seeds: int) -> float:
     solver = parse_solver(SOLVER, 1.0)
     assert isinstance(solver, FixedSteps)
     stages = int(METHODS[solver.method].b_sol.nonzero()[0][-1]) + 1
-    field = z * h + h * h + h * z
+    field = 2 * h * h  # in hidden coordinates
     encoder, jump, decoder = 3 * z * (x + z), z * (x + z), z * len(spec.observations)
     timer = (x + z) * sizes.timer_hidden + sizes.timer_hidden * (spec.intervals.classes or 1)
-    step = encoder + jump + solver.steps * stages * field + decoder + timer
+    step = encoder + jump + 2 * z * h + solver.steps * stages * field + decoder + timer
     return 2.0 * 3.0 * step * BATCH * CASES["hiv"] * seeds
 
 

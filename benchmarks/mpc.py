@@ -6,7 +6,6 @@ peer needs the extra `peers`. Run it while nothing else runs: `kairode bench mpc
 """
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import best_seconds, print_rows, run, torch_layer, torch_net, torch_tanh_net
+from _common import best_seconds, has_peer, print_rows, run, torch_layer, torch_net, torch_tanh_net
 
 import kairode
 from kairode.agents.actor_critic import init_actor_critic
@@ -23,11 +22,12 @@ from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_loop import MPCLoop
 from kairode.config.agents import ActorCriticConfig
 from kairode.config.algorithms import MPCConfig
-from kairode.config.models import SOLVER
+from kairode.config.models import MIDPOINT, SOLVER
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import fit_preset, mpc_preset
 from kairode.config.training import TrainingConfig
 from kairode.data.normalize import RunningStatistics
+from kairode.models.ode import METHODS, FixedSteps, parse_solver
 from kairode.models.predict import Episodes
 from kairode.models.zoo import build
 from kairode.planning.mpc import LearnedDynamics, Planner
@@ -94,10 +94,13 @@ def flops(case: str) -> float:
     """Multiplications and additions of the matrix products in a plan of ours: the least that must be computed."""
     spec, sizes = kairode.make(case).task.spec, fit_preset(case).sizes
     d, a, z, h = len(spec.observations), spec.actions.n, sizes.latent_size, sizes.field_hidden
-    field = z * h + h * h + h * z
+    solver = parse_solver(SOLVER, 1.0)
+    assert isinstance(solver, FixedSteps)
+    stages = solver.steps * (int(METHODS[solver.method].b_sol.nonzero()[0][-1]) + 1)
+    field = z * h + stages * 2 * h * h + h * z  # in hidden coordinates
     timer = (d + a + z) * sizes.timer_hidden + sizes.timer_hidden * (spec.intervals.classes or 1)
     actor = d * 64 + 64 * 64 + 64 * a
-    step = actor + timer + (d + a + z) * z + 4 * field + z * d  # midpoint:2 looks at the field four times
+    step = actor + timer + (d + a + z) * z + field + z * d
     return 2.0 * PLAN.candidates * (PLAN.horizon * step + actor + d * 64 + (64 + a) * 64 + 64)
 
 
@@ -127,6 +130,9 @@ def our_iterations(case: str, solver: str) -> Callable[[], None]:
     sizes = dataclasses.replace(usually.sizes, solver=solver)
     models = eqx.filter_vmap(lambda key: build("latent-ode", env.task.spec, sizes, key=key))(jax.random.key(0)[None])
     settings: TrainingConfig = dataclasses.replace(usually.training, patience=None)
+    if solver == MIDPOINT:
+        weights = dataclasses.replace(settings.weights, consistency=0.0)
+        settings = dataclasses.replace(settings, weights=weights)
     static, fit_state = eqx.filter(models, eqx.is_array, inverse=True), init_fit_state(models, settings, [0])
     data, order = episodes(case), jnp.tile(jnp.arange(settings.batch_size), (ITERATIONS, 1, 1))
 
@@ -300,20 +306,22 @@ def same_decision(case: str) -> float:
 
 
 def measure() -> dict[str, Any]:
-    with_peer = importlib.util.find_spec("torchdiffeq") is not None
+    with_peer = has_peer("torchdiffeq")
     at_most = peak()
     figures: dict[str, Any] = {"flops_a_second": at_most}
     for case in CASES:
         calls = {
             "plan": our_plan(case, SOLVER, 1),
+            "plan_midpoint2": our_plan(case, MIDPOINT, 1),
             "plan_dopri5": our_plan(case, TIGHT, 1),
             "four_plans": our_plan(case, SOLVER, SEEDS),
             "iteration": our_iterations(case, SOLVER),
+            "iteration_midpoint2": our_iterations(case, MIDPOINT),
         }
         with ThreadPoolExecutor() as pool:  # compiled side by side, measured one after the other
             list(pool.map(lambda call: call(), calls.values()))
         seconds = best_seconds(calls, 3)
-        found = {name: 1e3 * s / (ITERATIONS if name == "iteration" else PLANS) for name, s in seconds.items()}
+        found = {name: 1e3 * s / (ITERATIONS if name.startswith("iteration") else PLANS) for name, s in seconds.items()}
         if with_peer:
             found |= {name: 1e3 * s for name, s in best_seconds(torch_calls(case), 3).items()}
             found["controls_apart"] = same_decision(case)
@@ -324,10 +332,12 @@ def measure() -> dict[str, Any]:
 
 NAMES = {
     "plan": f"a plan ({SOLVER})",
+    "plan_midpoint2": f"a plan ({MIDPOINT})",
     "plan_dopri5": f"a plan ({TIGHT})",
     "four_plans": "four plans, each with its own model",
     "limit": "the plan's products at the speed of one large product",
-    "iteration": "a training iteration (batch 128, 10 decisions)",
+    "iteration": f"a training iteration ({SOLVER}; batch 128, 10 decisions)",
+    "iteration_midpoint2": f"a training iteration ({MIDPOINT})",
     "torchdiffeq_plan": "PyTorch + torchdiffeq: a plan",
     "torchdiffeq_iteration": "PyTorch + torchdiffeq: a training iteration",
 }

@@ -6,7 +6,6 @@ and on a GPU ours with 1, 35 and 210 agents. Run it while nothing else runs: `ka
 the figures alone.
 """
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _common import best_seconds, print_rows, run, torch_layer, torch_tanh_net
+from _common import best_seconds, has_peer, print_rows, run, torch_layer, torch_tanh_net
 
 import kairode
 from kairode.agents.dqn import (
@@ -321,7 +320,7 @@ def on_cpu() -> dict[str, dict[str, float]]:
     one.check()
     five.check()
     loops = best_seconds(replay_loops(), 10)
-    if importlib.util.find_spec("torch") is not None:  # last: its threads wait for work for a while, which disturbs
+    if has_peer("torch"):  # last: its threads wait for work for a while, which disturbs
         seconds |= peer()
     milliseconds = {name: 1e3 * value / DECISIONS for name, value in seconds.items()}
     rates = {name: 1e3 * (SEEDS if name == "ours_5" else 1) / value for name, value in milliseconds.items()}
