@@ -19,6 +19,9 @@ import warnings
 from pathlib import Path
 
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+RUN_ONCE = {"xla_backend_optimization_level": 1}
+"""Compiler options of programs that initialise something and run once: with XLA's default, random numbers take seconds
+to compile, with this tenths of them; the numbers are the same."""
 MOST_MAPS = 20_000
 """Of Linux's 65,530 per process: how many compiled programs may take before they are cleared."""
 _allowed = False

@@ -39,9 +39,9 @@ class Scores(NamedTuple):
 
 
 def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, terminated: Any) -> Scores:
-    """Score episodes whose decisions are on axis 0: [decision, *episodes]."""
+    """Score episodes whose decisions are on axis 0: [decision, *episodes]; arrays of NumPy or JAX."""
     spec = task.spec
-    ends = jnp.cumsum(interval, axis=0)
+    ends = interval.cumsum(axis=0)
     gamma = spec.discount ** ((ends - interval) / spec.tick)
     time = ends[-1]
     measures = {name: (holds * interval).sum(0) / time for name, holds in task.measures(next_obs).items()}

@@ -1,14 +1,16 @@
 """What the commands share: types of options, and configs as options."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
 import itertools
 import json
+import sys
 import textwrap
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,6 +107,19 @@ def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], 
     command.__annotations__["config"] = Annotated[type(parsed), tyro.conf.arg(name="")]
     command.__doc__ = about
     return command
+
+
+@contextlib.contextmanager
+def loading(quiet: bool = False) -> Iterator[None]:
+    """A first line at once, while JAX is imported; on a terminal it disappears again."""
+    shown, terminal = not quiet, sys.stderr.isatty()
+    if shown:
+        print("loading JAX: started", end="" if terminal else "\n", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown and terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 def first_word(words: Sequence[str], default: str | None = None, what: str = "ENV") -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet
+from kairode.cli.common import Quiet, loading
 
 
 def study_command(
@@ -37,9 +37,10 @@ def study_command(
         time_limit: seconds after which training stops.
         quiet: print nothing but errors.
     """
-    from kairode.paper.budget import Scope
-    from kairode.paper.run_work import run_work_item
-    from kairode.report.progress import display
+    with loading(quiet):
+        from kairode.paper.budget import Scope
+        from kairode.paper.run_work import run_work_item
+        from kairode.report.progress import display
 
     scope = Scope.at(results, runs, seeds, budget)
     limit = math.inf if time_limit is None else time_limit

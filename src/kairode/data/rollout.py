@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Int, Key
 
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
@@ -68,7 +69,12 @@ def rollout(env: Environment, policy: Policy, schedule: Schedule, keys: Key[Arra
 
 def episode_keys(seed: int, episodes: int, first: int = 0) -> Key[Array, " n"]:
     """Keys of consecutive episodes of a seed."""
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(first, first + episodes))
+    return _fold_in_each(jax.random.key(seed), jnp.asarray(np.arange(first, first + episodes)))
+
+
+@jax.jit
+def _fold_in_each(key: Key[Array, ""], numbers: Int[Array, " n"]) -> Key[Array, " n"]:
+    return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:

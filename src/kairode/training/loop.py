@@ -24,11 +24,22 @@ from kairode.result import rounded
 from kairode.training.batches import pad, split_chunks
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
-from kairode.training.step import FitState, batch_indices, init_fit_state, record_validation, run_iterations, validate
+from kairode.training.step import (
+    FitState,
+    batch_indices,
+    compiled_settings,
+    cooldown_of,
+    init_fit_state,
+    record_validation,
+    run_iterations,
+    validate,
+)
 from kairode.trees import choose, one
 
 CHUNK = 50
 """Iterations per compiled call."""
+CHUNKS = 1024
+"""Chunks of episodes that training data are padded to, if there are fewer."""
 STAGE = "fitting"
 
 
@@ -61,13 +72,14 @@ def train(
             models = as_saved(folder, models)
         static = eqx.filter(models, eqx.is_array, inverse=True)
         train_data, valid_data, count = _device(models, settings, data, valid)
+        compiled, cooling = compiled_settings(settings), cooldown_of(settings)
         fit_state = session.restore(init_fit_state(models, settings, seeds))
         metrics = MetricsFile(folder, int(fit_state.iteration.max()))
         callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             some = min(CHUNK, settings.iterations - done, settings.validate_every - done % settings.validate_every)
             batches = jnp.asarray(batch_indices(settings, seeds, count, done, some))
-            fit_state, terms = run_iterations(fit_state, train_data, batches, static, settings)
+            fit_state, terms = run_iterations(fit_state, train_data, batches, static, compiled, cooling=cooling)
             done += some
             figures = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}
             figures["skipped"] = np.asarray(fit_state.skipped).tolist()
@@ -113,7 +125,9 @@ def _device(
     training, watched = prepare(models, data), prepare(models, valid)
     if settings.chunk_length is not None:
         training, watched = split_chunks(training, settings.chunk_length), split_chunks(watched, settings.chunk_length)
-    return pad(training), pad(watched), len(training.tau)
+    # Growing data keep one shape, and a program that is compiled once, up to this many chunks.
+    least = 1 if settings.chunk_length is None else CHUNKS
+    return pad(training, least), pad(watched), len(training.tau)
 
 
 def _nonfinite(
