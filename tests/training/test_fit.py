@@ -115,6 +115,7 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
     assert run_iterations._cache_size() == before
 
 
+@pytest.mark.slow
 def test_growing_data_and_fewer_iterations_do_not_compile_again(data: Trajectory) -> None:
     """As in Dyna rounds: chunks of more episodes, half the iterations, a cooldown."""
     models = stacked("rnn", data.spec, 1)
