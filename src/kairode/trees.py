@@ -53,7 +53,13 @@ def copies(tree: T) -> T:
 
 def alone(tree: T) -> T:
     """A stack of one tree."""
-    return stack([tree])
+
+    def only(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        return jnp.array(np.asarray(x)[None]) if on_host(x) else x[None]
+
+    return jax.tree.map(only, tree)
 
 
 def choose(condition: Any, yes: T, no: T) -> T:
