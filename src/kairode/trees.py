@@ -16,7 +16,7 @@ def on_host(*arrays: Any) -> bool:
     return all(
         isinstance(x, jax.Array)
         and not isinstance(x, jax.core.Tracer)
-        and not jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+        and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
         and x.is_fully_addressable
         and len(x.devices()) == 1
         and next(iter(x.devices())).platform == "cpu"

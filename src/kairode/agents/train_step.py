@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from kairode._xla import RUN_ONCE
+from kairode._xla import jit_once
 from kairode.agents.dqn import (
     Learner,
     ReplayTransition,
@@ -89,7 +89,7 @@ def init_train_state(
     return _init_train_state(tuple(batches), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
-@eqx.filter_jit(compiler_options=RUN_ONCE)
+@jit_once
 def _init_train_state(
     batches: tuple[TrainingBatch, ...], settings: DQNConfig, episodes: int, keys: Key[Array, " agents"]
 ) -> TrainState:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode._xla import RUN_ONCE, free_programs
+from kairode._xla import free_programs, jit_once
 from kairode.agents.dqn import init_learner, store_transitions
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import evaluate
@@ -267,4 +267,4 @@ def _agent(
     return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch
 
 
-_new_learner = eqx.filter_jit(init_learner, compiler_options=RUN_ONCE)
+_new_learner = jit_once(init_learner)

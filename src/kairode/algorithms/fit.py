@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from kairode._xla import RUN_ONCE
+from kairode._xla import jit_once
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.keywords import field_names, with_options
@@ -168,7 +168,7 @@ def new_models(config: FitConfig, data: Trajectory) -> DynamicsModel:
     return _random_models(config.model, data.spec, config.sizes, scale, keys)
 
 
-@eqx.filter_jit(compiler_options=RUN_ONCE)
+@jit_once
 def _random_models(name: str, spec: Spec, sizes: ModelConfig, scale: Scale, keys: Key[Array, " seeds"]) -> Any:
     return eqx.filter_vmap(lambda key: build(name, spec, sizes, scale, key=key))(keys)
 

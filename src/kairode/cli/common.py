@@ -9,6 +9,7 @@ import itertools
 import json
 import sys
 import textwrap
+import threading
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -110,15 +111,23 @@ def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], 
 
 
 @contextlib.contextmanager
-def loading(quiet: bool = False) -> Iterator[None]:
-    """A first line at once, while JAX is imported; on a terminal it disappears again."""
-    shown, terminal = not quiet, sys.stderr.isatty()
-    if shown:
+def loading(quiet: bool = False, after: float = 0.5) -> Iterator[None]:
+    """A first line while JAX is imported, if that takes longer than `after` seconds; on a terminal it disappears."""
+    terminal, shown = sys.stderr.isatty(), threading.Event()
+
+    def show() -> None:
+        shown.set()
         print("loading JAX: started", end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(after, show)
+    timer.daemon = True
+    if not quiet:
+        timer.start()
     try:
         yield
     finally:
-        if shown and terminal:
+        timer.cancel()
+        if shown.is_set() and terminal:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
