@@ -111,7 +111,7 @@ def config_command(default: Any, run: Callable[[Any, Path | None, bool], None], 
 
 
 @contextlib.contextmanager
-def loading(quiet: bool = False, after: float = 0.5) -> Iterator[None]:
+def loading(quiet: bool = False, after: float = 1.5) -> Iterator[None]:
     """A first line while JAX is imported, if that takes longer than `after` seconds; on a terminal it disappears."""
     terminal, shown = sys.stderr.isatty(), threading.Event()
 

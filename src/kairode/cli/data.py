@@ -53,9 +53,10 @@ def collect_command(
     from kairode.files import check_target
 
     with loading(quiet):
+        from kairode.envs import make
         from kairode.report.progress import display
 
-        environment = kairode.make(env, setting=setting, **parse_fields(set))
+    environment = make(env, setting=setting, **parse_fields(set))
     check_target(out)
     with display(quiet) as show:
         trajectory = kairode.collect(
