@@ -112,14 +112,15 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
         memory = update_priorities(memory, jnp.arange(start, start + part), errors)
     full = eqx.tree_at(lambda a: a.replay, full, memory)
     keys = jax.random.split(jax.random.key(1), UPDATES)
+    uniform = jax.vmap(lambda key: jax.random.uniform(key, (SETTINGS.batch_size,)))(keys)
     arrivals = experience(UPDATES)
     drawn = [draw(memory, SETTINGS.batch_size, key=key) for key in keys]
     batches: Draw = stack(drawn)
 
     def with_replay(learner: Learner, now: tuple[ReplayTransition, Any]) -> tuple[Learner, None]:
-        transition, key = now
+        transition, uniform = now
         new = jax.tree.map(lambda x: x[None], transition)
-        return update_q(store_transitions(learner, new), SETTINGS, jnp.array(True), key=key)[0], None
+        return update_q(store_transitions(learner, new), SETTINGS, jnp.array(True), uniform=uniform)[0], None
 
     def bare(learner: Learner, drawn: Draw) -> tuple[Learner, None]:
         return gradient_step(learner, SETTINGS, unpack_transition(drawn.items), drawn.weights, jnp.array(True))[0], None
@@ -143,7 +144,7 @@ def replay_loops() -> dict[str, Callable[[], Any]]:
         return weight + 1e-9 * (g.T @ (x + 1e-6 * back)), None
 
     return {
-        "with_replay": loop(with_replay, (arrivals, keys)),
+        "with_replay": loop(with_replay, (arrivals, uniform)),
         "bare": loop(bare, batches),
         "products": loop(products, jnp.zeros(UPDATES), full.q.weights[1]),
     }

@@ -1,4 +1,4 @@
-"""Stacking of pytrees along a new first axis, and selection."""
+"""Stacking of pytrees along a new first axis, selection, copies."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -6,24 +6,60 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 T = TypeVar("T")
+
+
+def on_host(*arrays: Any) -> bool:
+    """True if NumPy can do the work: values in the host's memory. JAX would compile a program for every new shape."""
+    return all(
+        isinstance(x, jax.Array)
+        and not isinstance(x, jax.core.Tracer)
+        and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
+        and x.is_fully_addressable
+        and len(x.devices()) == 1
+        and next(iter(x.devices())).platform == "cpu"
+        for x in arrays
+    )
 
 
 def stack(trees: Sequence[T]) -> T:
     """Stack trees that differ only in their arrays; anything else must be equal and is taken from the first."""
     parts = [eqx.partition(tree, eqx.is_array) for tree in trees]
-    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *(arrays for arrays, _ in parts)), parts[0][1])
+
+    def together(*x: Any) -> Any:
+        return jnp.asarray(np.stack([np.asarray(y) for y in x])) if on_host(*x) else jnp.stack(x)
+
+    return eqx.combine(jax.tree.map(together, *(arrays for arrays, _ in parts)), parts[0][1])
 
 
 def one(tree: T, index: Any) -> T:
-    """One of the stacked trees (or several, if the index is a slice)."""
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
+    """One of the stacked trees (or several, if the index is a slice or an array)."""
+
+    def part(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        # A copy: JAX may keep a view of what it is given, and the original may be donated.
+        return jnp.array(np.asarray(x)[np.asarray(index) if on_host(index) else index]) if on_host(x) else x[index]
+
+    return jax.tree.map(part, tree)
+
+
+def copies(tree: T) -> T:
+    """The tree with a copy of every array."""
+    return jax.tree.map(lambda x: jnp.array(np.asarray(x)) if on_host(x) else jnp.copy(x), tree)
 
 
 def alone(tree: T) -> T:
     """A stack of one tree."""
-    return jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, tree)
+
+    def only(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        return jnp.array(np.asarray(x)[None]) if on_host(x) else x[None]
+
+    return jax.tree.map(only, tree)
 
 
 def choose(condition: Any, yes: T, no: T) -> T:

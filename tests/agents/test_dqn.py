@@ -1,5 +1,7 @@
 """Targets, losses, priorities and updates against NumPy."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,10 +11,12 @@ import pytest
 from kairode.agents.dqn import (
     Learner,
     ReplayTransition,
+    clipped_adam,
     epsilon,
     epsilon_greedy,
     huber,
     init_learner,
+    q_optimizer,
     store_transitions,
     td_errors,
     unpack_transition,
@@ -25,8 +29,12 @@ from kairode.data.replay import draw
 from kairode.errors import KairodeError
 
 KEY = jax.random.key(0)
-gradient_step = eqx.filter_jit(update_q)
 YES, NO = jnp.array(True), jnp.array(False)
+
+
+@eqx.filter_jit
+def gradient_step(learner: Learner, settings: DQNConfig, going: jax.Array, *, key: jax.Array) -> tuple:
+    return update_q(learner, settings, going, uniform=jax.random.uniform(key, (settings.batch_size,)))
 
 
 def transitions(count: int, seed: int = 0) -> ReplayTransition:
@@ -136,6 +144,44 @@ def test_updates_are_adam_on_clipped_gradients(double: bool) -> None:
         np.testing.assert_allclose(powers, (np.abs(errors) + 1e-6) ** 0.7, rtol=1e-4)
     share = np.concatenate(clipped).mean()
     assert 0.1 < share < 0.9  # some elements are clipped, others are not
+
+
+def test_clipped_adam_is_optax() -> None:
+    """Ten steps, two of them not taken, with a learning rate that falls."""
+    settings = DQNConfig(gradient_clip=0.5, learning_rate=0.01)
+    q, wanted = (ReLUNetwork.new(3, 8, 9, 4, key=KEY) for _ in range(2))
+    optimizer = q_optimizer(settings)
+    state = expected = optimizer.init(q)
+    step = jax.jit(functools.partial(clipped_adam, settings))
+    for k, key in enumerate(jax.random.split(KEY, 10)):
+        gradient = ReLUNetwork.new(3, 8, 9, 4, key=key)
+        if k in (0, 6):
+            broken = jax.tree.map(lambda x: x * jnp.nan, gradient)
+            q, state = step(broken, state, q, NO, 0.1)
+            continue
+        speed = 1 / (k + 1)
+        q, state = step(gradient, state, q, YES, speed)
+        changes, expected = optimizer.update(gradient, expected, wanted)
+        wanted = jax.tree.map(lambda x, change, speed=speed: x + speed * change, wanted, changes)
+    for found, known in zip(jax.tree.leaves((q, state)), jax.tree.leaves((wanted, expected)), strict=True):
+        np.testing.assert_allclose(found, known, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("inputs", [3, 40])
+def test_gradients_of_the_network(inputs: int) -> None:
+    """Those of the same layers without our derivative; few inputs and many take different ways."""
+    q = ReLUNetwork.new(inputs, 8, 50, 4, key=KEY)
+    x = jax.random.normal(jax.random.key(1), (16, inputs))
+
+    def plain(q: ReLUNetwork, x: jax.Array) -> jax.Array:
+        for weight, bias in zip(q.weights[:-1], q.biases[:-1], strict=True):
+            x = jax.nn.relu(x @ weight.T + bias[None])
+        return x @ q.weights[-1].T + q.biases[-1][None]
+
+    found = jax.grad(lambda q, x: (q(x) ** 3).sum(), argnums=(0, 1))(q, x)
+    wanted = jax.grad(lambda q, x: (plain(q, x) ** 3).sum(), argnums=(0, 1))(q, x)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def same(a: ReLUNetwork, b: ReLUNetwork) -> bool:

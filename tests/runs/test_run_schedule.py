@@ -14,7 +14,7 @@ from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import ScheduleConfig
 from kairode.config.run import RunConfig
 from kairode.data.policy import Constant
-from kairode.envs.accrual import AccruedRewards, undiscounted
+from kairode.envs.accrual import AccruedRewards, with_and_without_discount
 from kairode.files import save_json
 from kairode.paper.schedule_study import STUDIES, ScheduleStudy, run_schedule_study
 from kairode.report.schedule import chosen_sentence, read_points
@@ -232,9 +232,13 @@ def test_the_figure_from_the_records_here(typed, tmp_path):
 
 def test_undiscounted_is_the_plain_sum():
     env = kairode.make("hiv", horizon=40.0)
-    plain = kairode.collect(undiscounted(env, 14.0), Constant(3), episodes=1, schedule=4)
+    known = AccruedRewards.of(env, 14.0)
+    both = (*with_and_without_discount(env, 14.0), known)
+    discounted, plain, same = (kairode.collect(kind, Constant(3), episodes=1, schedule=4) for kind in both)
     daily = kairode.collect(env, Constant(3), episodes=1, schedule=1)
     assert plain.undiscounted[0] == pytest.approx(daily.undiscounted[0], rel=1e-4)
+    assert discounted.discounted[0] == pytest.approx(daily.discounted[0], rel=1e-4)
+    np.testing.assert_allclose(discounted.reward, same.reward, rtol=1e-5)
 
 
 def test_intervals_by_state_of_health():

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.linalg import expm
 
@@ -27,7 +28,13 @@ from kairode.training import checkpoint, session
 from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
 from kairode.training.loop import train
 from kairode.training.model_files import load_models, save_models
-from kairode.training.step import init_fit_state, run_iterations
+from kairode.training.step import (
+    compiled_settings,
+    cooldown_of,
+    init_fit_state,
+    make_optimizer,
+    run_iterations,
+)
 
 SMALL = ModelConfig(latent_size=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 QUICK = TrainingConfig(iterations=12, batch_size=4, validate_every=4)
@@ -106,6 +113,31 @@ def test_other_lengths_do_not_compile_again(data: Trajectory) -> None:
     before = run_iterations._cache_size()
     train(models, QUICK, shorter, data, seeds=[0])
     assert run_iterations._cache_size() == before
+
+
+@pytest.mark.slow
+def test_growing_data_and_fewer_iterations_do_not_compile_again(data: Trajectory) -> None:
+    """As in Dyna rounds: chunks of more episodes, half the iterations, a cooldown."""
+    models = stacked("rnn", data.spec, 1)
+    first = dataclasses.replace(QUICK, iterations=100, chunk_length=5, cooldown=0.5, validate_every=100)
+    train(models, first, data[:8], data, seeds=[0])
+    before = run_iterations._cache_size()
+    train(models, dataclasses.replace(first, iterations=50, validate_every=50, patience=3), data, data, seeds=[0])
+    assert run_iterations._cache_size() == before
+
+
+def test_the_cooldown_is_optax() -> None:
+    settings = TrainingConfig(iterations=10, cooldown=0.4, learning_rate=0.1, weight_decay=0.01)
+    rate = optax.linear_schedule(0.1, 0.0, 4, 6)
+    known = optax.chain(optax.add_decayed_weights(0.01), optax.adam(rate))
+    update = jax.jit(lambda *given: make_optimizer(compiled_settings(settings), given[3:]).update(*given[:3]))
+    x = wanted = jnp.array([1.0, -2.0])
+    state, expected = make_optimizer(settings).init(x), known.init(x)
+    for k in range(10):
+        changes, state = update(jnp.sin(k + x), state, x, *cooldown_of(settings))
+        theirs, expected = known.update(jnp.sin(k + wanted), expected, wanted)
+        x, wanted = x + changes, wanted + theirs
+        np.testing.assert_allclose(x, wanted, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -11,8 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.agents.network import ReLUNetwork
 from kairode.config.agents import DQNConfig
-from kairode.data.replay import PrioritizedReplay, add_prioritized, draw, empty_prioritized, update_priorities
+from kairode.data.replay import PrioritizedReplay, add_prioritized, draw_at, empty_prioritized, update_priorities
 from kairode.trees import choose
+
+MEAN_DECAY, SQUARE_DECAY, ADAM_EPSILON = 0.9, 0.999, 1e-8
+"""Adam's, as in optax by default."""
 
 
 class ReplayTransition(NamedTuple):
@@ -57,8 +60,9 @@ def init_learner(features: int, actions: int, settings: DQNConfig, *, key: Key[A
 
 
 def q_optimizer(settings: DQNConfig) -> optax.GradientTransformation:
-    """Adam with elementwise gradient clipping."""
-    return optax.chain(optax.clip(settings.gradient_clip), optax.adam(settings.learning_rate))
+    """Adam with elementwise gradient clipping; `clipped_adam` is its step."""
+    adam = optax.adam(settings.learning_rate, MEAN_DECAY, SQUARE_DECAY, ADAM_EPSILON)
+    return optax.chain(optax.clip(settings.gradient_clip), adam)
 
 
 def epsilon(settings: DQNConfig, decisions: Int[Array, ""]) -> Float[Array, ""]:
@@ -115,10 +119,13 @@ def update_q(
     going: Bool[Array, ""],
     speed: Float[Array, ""] | float = 1.0,
     *,
-    key: Key[Array, ""],
+    uniform: Float[Array, " n"],
 ) -> tuple[Learner, Bool[Array, ""]]:
-    """One update from a replay batch if `going`; also whether all values were finite (if not, nothing is changed)."""
-    drawn = draw(learner.replay, settings.batch_size, key=key)
+    """One update from a replay batch if `going`; also whether all values were finite (if not, nothing is changed).
+
+    `uniform` has a random number from [0, 1) for each of the `batch_size` transitions, which selects it.
+    """
+    drawn = draw_at(learner.replay, uniform)
     ready = going & (learner.replay.replay.size >= settings.batch_size)
     learner, errors = gradient_step(learner, settings, unpack_transition(drawn.items), drawn.weights, ready, speed)
     replay = update_priorities(learner.replay, drawn.where, errors)
@@ -143,11 +150,37 @@ def gradient_step(
         return jnp.mean(weights * huber(errors)), errors
 
     gradient, errors = jax.grad(loss, has_aux=True)(learner.q)
-    changes, state = q_optimizer(settings).update(gradient, learner.optimizer, learner.q)
     # If the loss is not finite, neither are the errors: checking them is cheaper than checking all gradients.
     moves = ready & jnp.isfinite(errors).all()
-    q = jax.tree.map(lambda x, change: x + jnp.where(moves, speed * change, 0.0), learner.q, changes)
-    return Learner(q, learner.target, choose(moves, state, learner.optimizer), learner.replay), errors
+    q, state = clipped_adam(settings, gradient, learner.optimizer, learner.q, moves, speed)
+    return Learner(q, learner.target, state, learner.replay), errors
+
+
+def clipped_adam(
+    settings: DQNConfig,
+    gradient: ReLUNetwork,
+    state: Any,
+    q: ReLUNetwork,
+    moves: Bool[Array, ""],
+    speed: Float[Array, ""] | float,
+) -> tuple[ReLUNetwork, Any]:
+    """A step of `q_optimizer`, where `moves`; also its next state.
+
+    Written out so that XLA updates weights and moments in place: where nothing moves, the factors are 1 and 0, in place
+    of a choice between old and new arrays.
+    """
+    clip_state, (adam, rate_state) = state
+    count = adam.count + moves.astype(jnp.int32)
+    keep_mean, keep_square = jnp.where(moves, MEAN_DECAY, 1.0), jnp.where(moves, SQUARE_DECAY, 1.0)
+    limit, new_mean, new_square = settings.gradient_clip, 1 - MEAN_DECAY, 1 - SQUARE_DECAY
+    slope = jax.tree.map(lambda g: jnp.where(moves, jnp.clip(g, -limit, limit), 0.0), gradient)
+    mean = jax.tree.map(lambda m, g: keep_mean * m + new_mean * g, adam.mu, slope)
+    square = jax.tree.map(lambda v, g: keep_square * v + new_square * g**2, adam.nu, slope)
+    k = jnp.maximum(count, 1).astype(jnp.float32)
+    rate = jnp.where(moves, speed * settings.learning_rate, 0.0) / (1 - MEAN_DECAY**k)
+    share = 1 / (1 - SQUARE_DECAY**k)
+    q = jax.tree.map(lambda x, m, v: x - rate * m / (jnp.sqrt(share * v) + ADAM_EPSILON), q, mean, square)
+    return q, (clip_state, (adam._replace(count=count, mu=mean, nu=square), rate_state))
 
 
 def update_target(learner: Learner, now: Bool[Array, ""]) -> Learner:

@@ -14,7 +14,7 @@ from kairode.data.collect import collect
 from kairode.data.policy import Policy
 from kairode.data.rollout import episode_keys, rollout
 from kairode.data.trajectory import Trajectory
-from kairode.envs.accrual import AccruedRewards, undiscounted
+from kairode.envs.accrual import AccruedRewards, with_and_without_discount
 from kairode.envs.core import Environment, Spec, Task
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, as_schedule
@@ -39,9 +39,9 @@ class Scores(NamedTuple):
 
 
 def score(task: Task, next_obs: Any, interval: Any, reward: Any, length: Any, terminated: Any) -> Scores:
-    """Score episodes whose decisions are on axis 0: [decision, *episodes]."""
+    """Score episodes whose decisions are on axis 0: [decision, *episodes]; arrays of NumPy or JAX."""
     spec = task.spec
-    ends = jnp.cumsum(interval, axis=0)
+    ends = interval.cumsum(axis=0)
     gamma = spec.discount ** ((ends - interval) / spec.tick)
     time = ends[-1]
     measures = {name: (holds * interval).sum(0) / time for name, holds in task.measures(next_obs).items()}
@@ -85,7 +85,7 @@ def evaluate(
         env = env.env
     spec = env.task.spec
     longest = as_schedule(schedule, spec).longest(spec)
-    kinds = (AccruedRewards.of(env, longest), undiscounted(env, longest))
+    kinds = with_and_without_discount(env, longest)
     both = [
         collect(kind, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule) for kind in kinds
     ]
@@ -170,7 +170,7 @@ def score_accrued(
     schedules, spec = schedules.with_q(policies.q), env.task.spec
     limit, longest = spec.longest(schedules.shortest(spec)), schedules.longest(spec)
     keys = episode_keys(seed, episodes)
-    kinds = (AccruedRewards.of(env, longest), undiscounted(env, longest))
+    kinds = with_and_without_discount(env, longest, agents)
     found = [score_many(kind, policies, schedules, keys, limit, agents) for kind in kinds]
     discounted, plain = jax.tree.map(lambda x: np.asarray(x, np.float64), found)
     return _accrued_scores(spec, discounted, plain)

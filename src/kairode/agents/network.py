@@ -5,7 +5,34 @@ import math
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+
+NARROW = 32
+"""Inputs of a layer up to which its gradient is computed transposed."""
+
+
+@jax.custom_vjp
+def linear(weight: Float[Array, "o i"], bias: Float[Array, " o"], x: Float[Array, "n i"]) -> Float[Array, "n o"]:
+    """W x + b of every row."""
+    return x @ weight.T + bias[None]
+
+
+def _linear_forward(weight: Array, bias: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+    return linear(weight, bias, x), (weight, x)
+
+
+def _linear_backward(kept: tuple[Array, Array], c: Array) -> tuple[Array, Array, Array]:
+    weight, x = kept
+    inputs = x.shape[1]
+    if inputs > NARROW:
+        return c.T @ x, c.sum(0), c @ weight
+    # A product with few columns is slow on the CPU, its transpose is not; a column of ones adds the bias.
+    both = jnp.concatenate([x, jnp.ones((len(x), 1), x.dtype)], axis=1).T @ c
+    return both[:inputs].T, both[inputs], c @ weight
+
+
+linear.defvjp(_linear_forward, _linear_backward)
 
 
 class ReLUNetwork(eqx.Module):
@@ -36,6 +63,6 @@ class ReLUNetwork(eqx.Module):
     def __call__(self, features: Float[Array, "*batch f"]) -> Float[Array, "*batch a"]:
         x = features.reshape(-1, features.shape[-1])
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = jax.nn.relu(x @ weight.T + bias[None])
-        values = x @ self.weights[-1].T + self.biases[-1][None]
+            x = jax.nn.relu(linear(weight, bias, x))
+        values = linear(self.weights[-1], self.biases[-1], x)
         return values.reshape(*features.shape[:-1], values.shape[-1])

@@ -19,7 +19,7 @@ from kairode.config.agents import DQNConfig
 from kairode.devices import AgentDevices
 from kairode.errors import KairodeError
 from kairode.training.session import Session
-from kairode.trees import choose, one
+from kairode.trees import choose, copies, one
 
 CHUNK = 500
 """Decisions per compiled call."""
@@ -156,9 +156,9 @@ def _ended(state: _State) -> bool:
 def _new_state(train_state: TrainState) -> _State:
     """State before the first decision. Arrays are copied because shared buffers cannot be donated to the compiled
     loop."""
-    train_state = jax.tree.map(jnp.copy, train_state)
+    train_state = copies(train_state)
     low = jnp.full(train_state.decisions.shape, -jnp.inf)
-    return _State(train_state, jax.tree.map(jnp.copy, train_state.learner.q), low)
+    return _State(train_state, copies(train_state.learner.q), low)
 
 
 def _validated(state: _State, devices: AgentDevices, validate: Validator) -> tuple[_State, dict[str, Any]]:

@@ -7,7 +7,7 @@ one.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from kairode._xla import jit_once
 from kairode.agents.dqn import (
     Learner,
     ReplayTransition,
@@ -89,7 +90,7 @@ def init_train_state(
     return _init_train_state(tuple(batches), settings, episodes, jnp.stack([jax.random.key(seed) for seed in seeds]))
 
 
-@eqx.filter_jit
+@jit_once
 def _init_train_state(
     batches: tuple[TrainingBatch, ...], settings: DQNConfig, episodes: int, keys: Key[Array, " agents"]
 ) -> TrainState:
@@ -131,12 +132,25 @@ class _StepResult(eqx.Module):
     """Return and discounted return of the episode so far."""
 
 
-def select_action(settings: DQNConfig, train_state: TrainState) -> tuple[Int[Array, ""], Key[Array, ""]]:
-    """Epsilon-greedy action of one agent, and the decision's random key."""
-    key = jax.random.fold_in(jax.random.wrap_key_data(train_state.key), train_state.decisions)
+class DecisionRandom(NamedTuple):
+    """Randomness of one decision: keys of the action and of the environment, and numbers that select the batch."""
+
+    action: Any
+    step: Any
+    uniform: Any
+
+
+def decision_random(settings: DQNConfig, train_state: TrainState, number: Int[Array, ""]) -> DecisionRandom:
+    """Randomness of one agent's decision, a function of its seed and the decision's number."""
+    key = jax.random.fold_in(jax.random.wrap_key_data(train_state.key), number)
+    uniform = jax.random.uniform(jax.random.fold_in(key, 2), (settings.batch_size,))
+    return DecisionRandom(jax.random.fold_in(key, 0), jax.random.fold_in(key, 1), uniform)
+
+
+def select_action(settings: DQNConfig, train_state: TrainState, key: Key[Array, ""]) -> Int[Array, ""]:
+    """Epsilon-greedy action of one agent."""
     values = train_state.learner.q(train_state.episode.features)
-    share = epsilon(settings, train_state.decisions)
-    return epsilon_greedy(values, share, key=jax.random.fold_in(key, 0)), key
+    return epsilon_greedy(values, epsilon(settings, train_state.decisions), key=key)
 
 
 def env_step(
@@ -148,7 +162,7 @@ def env_step(
     q: ReLUNetwork,
 ) -> _StepResult:
     """Hold the action for its interval, and reset if the episode ended."""
-    hold_key, next_key = jax.random.split(jax.random.fold_in(key, 1))
+    hold_key, next_key = jax.random.split(key)
     env, spec, before = batch.env, batch.env.task.spec, episode.moment
     noted = batch.encoder.remember(episode.memory, before.obs, action)
     moment, outcome = hold(env, batch.schedule.with_q(q), before, action, noted, keys=jax.random.split(hold_key))
@@ -176,14 +190,16 @@ def _disagreement(state: Any) -> Float[Array, ""]:
     return inner.disagreement
 
 
-def update_agent(settings: DQNConfig, train_state: TrainState, step: _StepResult, key: Key[Array, ""]) -> TrainState:
+def update_agent(
+    settings: DQNConfig, train_state: TrainState, step: _StepResult, uniform: Float[Array, " batch"]
+) -> TrainState:
     """Store the transition, update once, and copy the target network every `target_period` episodes."""
     limit = train_state.returns.shape[0]
     going = (train_state.episodes < limit) & ~train_state.diverged
     fine = jnp.isfinite(step.transition.next_features).all() & jnp.isfinite(step.transition.reward)
     learner = store_transitions(train_state.learner, jax.tree.map(lambda x: x[None], step.transition))
     speed = learning_rate_factor(settings, train_state.episodes / limit)
-    learner, sane = update_q(learner, settings, going & fine, speed, key=jax.random.fold_in(key, 2))
+    learner, sane = update_q(learner, settings, going & fine, speed, uniform=uniform)
     ended = step.ended & going
     episodes = train_state.episodes + ended.astype(jnp.int32)
     where = jnp.where(ended, train_state.episodes, limit)
@@ -198,12 +214,14 @@ def update_agent(settings: DQNConfig, train_state: TrainState, step: _StepResult
     )
 
 
-def train_step(settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState) -> TrainState:
+def train_step(
+    settings: DQNConfig, batches: Sequence[TrainingBatch], train_state: TrainState, random: DecisionRandom
+) -> TrainState:
     """One decision of every agent: act, step its environment, store, update."""
-    action, key = jax.vmap(partial(select_action, settings))(train_state)
-    inputs = (train_state.episode, action, key, train_state.learner.q)
+    action = jax.vmap(partial(select_action, settings))(train_state, random.action)
+    inputs = (train_state.episode, action, random.step, train_state.learner.q)
     steps = _for_all_agents(partial(env_step, settings), batches, *inputs)
-    return jax.vmap(partial(update_agent, settings))(train_state, steps, key)
+    return jax.vmap(partial(update_agent, settings))(train_state, steps, random.uniform)
 
 
 def _for_all_agents(function: Callable[..., Any], batches: Sequence[TrainingBatch], *inputs: Any) -> Any:
@@ -221,10 +239,14 @@ def run_steps(fixed: tuple[DQNConfig, tuple[TrainingBatch, ...], int], train_sta
     """`count` decisions of all agents; `fixed` holds settings, batches and count."""
     settings, batches, count = fixed
 
-    def body(train_state: TrainState, _: None) -> tuple[TrainState, None]:
-        return train_step(settings, batches, train_state), None
+    def body(train_state: TrainState, random: DecisionRandom) -> tuple[TrainState, None]:
+        return train_step(settings, batches, train_state, random), None
 
-    return jax.lax.scan(body, train_state, None, length=count)[0]
+    # Generated at once, which is faster than in every step. An agent that has ended takes no more decisions, and the
+    # numbers that it would have are not used.
+    each = jax.vmap(partial(decision_random, settings))
+    random = jax.vmap(lambda k: each(train_state, train_state.decisions + k))(jnp.arange(count))
+    return jax.lax.scan(body, train_state, random)[0]
 
 
 @eqx.filter_jit(donate="all-except-first")

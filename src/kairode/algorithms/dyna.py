@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kairode._xla import free_programs
+from kairode._xla import free_programs, jit_once
 from kairode.agents.dqn import init_learner, store_transitions
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.evaluate import evaluate
@@ -258,10 +258,13 @@ def _agent(
     train_state = init_train_state([batch], config.dqn, config.imagined_episodes, [agent_seed])
     spec = env.task.spec
     key = jax.random.key(derive(config.seed, Purpose.DYNA_NETWORK))
-    learner = init_learner(len(spec.observations), spec.actions.n, config.dqn, key=key)
+    learner = _new_learner(len(spec.observations), spec.actions.n, config.dqn, key=key)
     if network is not None:
         learner = dataclasses.replace(learner, q=network, target=network)
     learner = store_transitions(learner, transitions_from_data(config.dqn, data, spec))
     # Exploration restarts only in the first round.
     explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
     return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch
+
+
+_new_learner = jit_once(init_learner)

@@ -11,16 +11,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Key
 
+from kairode._xla import jit_once
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.keywords import field_names, with_options
-from kairode.config.models import check_model
+from kairode.config.models import ModelConfig, check_model
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
 from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream
 from kairode.devices import use_devices
 from kairode.envs import make
+from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
@@ -199,7 +202,12 @@ def new_models(config: FitConfig, data: Trajectory | EpisodeStream) -> DynamicsM
     """Models with random weights, one per seed, stacked."""
     scale = _scale(data) if config.standardize else Scale.none(len(data.spec.observations))
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in model_seeds(config)])
-    return eqx.filter_vmap(lambda key: build(config.model, data.spec, config.sizes, scale, key=key))(keys)
+    return _random_models(config.model, data.spec, config.sizes, scale, keys)
+
+
+@jit_once
+def _random_models(name: str, spec: Spec, sizes: ModelConfig, scale: Scale, keys: Key[Array, " seeds"]) -> Any:
+    return eqx.filter_vmap(lambda key: build(name, spec, sizes, scale, key=key))(keys)
 
 
 def model_seeds(config: FitConfig) -> list[int]:

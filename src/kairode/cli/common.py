@@ -7,9 +7,11 @@ import functools
 import inspect
 import itertools
 import json
+import sys
 import textwrap
+import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -122,6 +124,27 @@ def on_devices(count: int) -> contextlib.AbstractContextManager[None]:
     from kairode.devices import use_devices
 
     return use_devices(count)
+
+
+@contextlib.contextmanager
+def loading(quiet: bool = False, after: float = 1.5) -> Iterator[None]:
+    """A first line while JAX is imported, if that takes longer than `after` seconds; on a terminal it disappears."""
+    terminal, shown = sys.stderr.isatty(), threading.Event()
+
+    def show() -> None:
+        shown.set()
+        print("loading JAX: started", end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    timer = threading.Timer(after, show)
+    timer.daemon = True
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if shown.is_set() and terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 def first_word(words: Sequence[str], default: str | None = None, what: str = "ENV") -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet, parse_fields
+from kairode.cli.common import Quiet, loading, parse_fields
 
 
 def envs_command(name: Positional[str | None] = None) -> None:
@@ -51,9 +51,12 @@ def collect_command(
     """
     import kairode
     from kairode.files import check_target
-    from kairode.report.progress import display
 
-    environment = kairode.make(env, setting=setting, **parse_fields(set))
+    with loading(quiet):
+        from kairode.envs import make
+        from kairode.report.progress import display
+
+    environment = make(env, setting=setting, **parse_fields(set))
     check_target(out)
     with display(quiet) as show:
         trajectory = kairode.collect(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairode.cli.common import Command, config_command, first_word
+from kairode.cli.common import Command, config_command, first_word, loading
 from kairode.config.algorithms import DynaConfig
 from kairode.config.presets import dyna_preset
 
@@ -28,10 +28,11 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
 
 def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
-    from kairode.report.progress import display
-    from kairode.report.summary import dyna_warnings
-    from kairode.result import Result
-    from kairode.runs.dyna import dyna_folder, run_dyna
+    with loading(quiet):
+        from kairode.report.progress import display
+        from kairode.report.summary import dyna_warnings
+        from kairode.result import Result
+        from kairode.runs.dyna import dyna_folder, run_dyna
 
     folder = out or dyna_folder(Path("runs"), config.env, config.seed)
     with display(quiet) as show:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import print_json
+from kairode.cli.common import loading, print_json
 from kairode.errors import KairodeError
 
 
@@ -33,7 +33,8 @@ def evaluate_command(
         seed: seed of the test episodes.
         json: print only the figures, as JSON.
     """
-    from kairode.runs.evaluate import evaluate_run
+    with loading(json):
+        from kairode.runs.evaluate import evaluate_run
 
     timing: Any = "chosen" if schedule == ("chosen",) else tuple(map(_interval, schedule))
     timing = timing[0] if len(timing) == 1 else (timing or None)

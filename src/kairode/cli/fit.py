@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from kairode.cli.common import Command, Quiet, first_word, on_devices, parser_config, plain_config
+from kairode.cli.common import Command, Quiet, first_word, loading, on_devices, parser_config, plain_config
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import FLAT
 from kairode.config.presets import fit_preset
@@ -61,14 +61,15 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
 
 def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, quiet: bool) -> None:
-    from kairode.callbacks import Progress, combined
-    from kairode.envs import make
-    from kairode.loggers import tensorboard_callback
-    from kairode.report.course import draw_course
-    from kairode.report.fits import print_fit
-    from kairode.report.progress import display
-    from kairode.runs.course import course
-    from kairode.runs.fit import run_fit
+    with loading(quiet):
+        from kairode.callbacks import Progress, combined
+        from kairode.envs import make
+        from kairode.loggers import tensorboard_callback
+        from kairode.report.course import draw_course
+        from kairode.report.fits import print_fit
+        from kairode.report.progress import display
+        from kairode.runs.course import course
+        from kairode.runs.fit import run_fit
 
     many = f"-{config.seeds}" * (config.seeds > 1)
     name = f"fit-{Path(config.source).stem}-{config.model}-seed{config.seed}{many}"

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet, print_json
+from kairode.cli.common import Quiet, loading, print_json
 from kairode.errors import KairodeError
 
 
@@ -64,13 +64,14 @@ def reproduce_command(
         json: print only the figures, as JSON.
         quiet: no progress bar.
     """
-    from kairode.cli.pending import run_pending, since_when
-    from kairode.cli.show_result import View, show
-    from kairode.config.models import check_model
-    from kairode.paper.budget import Scope
-    from kairode.paper.engines import LocalEngine
-    from kairode.paper.plan import ALL, plan
-    from kairode.report.plan import plan_figures, print_plan
+    with loading(quiet or json or dry_run or what is None):
+        from kairode.cli.pending import run_pending, since_when
+        from kairode.cli.show_result import View, show
+        from kairode.config.models import check_model
+        from kairode.paper.budget import Scope
+        from kairode.paper.engines import LocalEngine
+        from kairode.paper.plan import ALL, plan
+        from kairode.report.plan import plan_figures, print_plan
 
     if what is None:
         print(f"usage: kairode reproduce {' | '.join((*ALL, 'all'))}; --dry-run estimates the time.")

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairode.cli.common import Command, config_command, first_word
+from kairode.cli.common import Command, config_command, first_word, loading
 from kairode.config.algorithms import MPCConfig
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
@@ -82,11 +82,12 @@ def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
 
 
 def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
-    from kairode.callbacks import Progress
-    from kairode.report.progress import display
-    from kairode.report.run_page import write_run_page
-    from kairode.report.runs import print_run
-    from kairode.runs.pipeline import run_pipeline
+    with loading(quiet):
+        from kairode.callbacks import Progress
+        from kairode.report.progress import display
+        from kairode.report.run_page import write_run_page
+        from kairode.report.runs import print_run
+        from kairode.runs.pipeline import run_pipeline
 
     folder = out or default_folder(config)
     with display(quiet) as show:
@@ -111,14 +112,15 @@ def default_folder(config: RunConfig | MPCConfig) -> Path:
 
 
 def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
-    from kairode.callbacks import Progress
-    from kairode.report.figures import save_figure
-    from kairode.report.mpc import mpc_learning_figure, print_control
-    from kairode.report.progress import display
-    from kairode.report.run_page import write_run_page
-    from kairode.report.video import save_gait
-    from kairode.runs.mpc import load_policies, make_env, run_mpc
-    from kairode.runs.video import record_gait
+    with loading(quiet):
+        from kairode.callbacks import Progress
+        from kairode.report.figures import save_figure
+        from kairode.report.mpc import mpc_learning_figure, print_control
+        from kairode.report.progress import display
+        from kairode.report.run_page import write_run_page
+        from kairode.report.video import save_gait
+        from kairode.runs.mpc import load_policies, make_env, run_mpc
+        from kairode.runs.video import record_gait
 
     folder = out or default_folder(config)
     with display(quiet) as show:

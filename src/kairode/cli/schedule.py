@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet, print_json
+from kairode.cli.common import Quiet, loading, print_json
 from kairode.config.algorithms import ScheduleConfig
 from kairode.config.presets import run_preset
 from kairode.errors import KairodeError
@@ -39,12 +39,13 @@ def schedule_command(
         json: print figures as JSON, nothing else.
         quiet: print nothing but errors.
     """
-    from kairode.callbacks import Progress
-    from kairode.report.course import draw_course
-    from kairode.report.progress import display
-    from kairode.report.schedule import draw_schedule, print_schedule
-    from kairode.runs.course import course
-    from kairode.runs.schedule import run_schedule
+    with loading(quiet or json):
+        from kairode.callbacks import Progress
+        from kairode.report.course import draw_course
+        from kairode.report.progress import display
+        from kairode.report.schedule import draw_schedule, print_schedule
+        from kairode.runs.course import course
+        from kairode.runs.schedule import run_schedule
 
     if config.budgets and config.prices == ScheduleConfig().prices:
         config = dataclasses.replace(config, prices=())

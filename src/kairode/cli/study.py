@@ -6,7 +6,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import Quiet, on_devices
+from kairode.cli.common import Quiet, loading, on_devices
 
 
 def study_command(
@@ -40,9 +40,10 @@ def study_command(
         devices: spread the agents over this many devices.
         quiet: print nothing but errors.
     """
-    from kairode.paper.budget import Scope
-    from kairode.paper.run_work import run_work_item
-    from kairode.report.progress import display
+    with loading(quiet):
+        from kairode.paper.budget import Scope
+        from kairode.paper.run_work import run_work_item
+        from kairode.report.progress import display
 
     scope = Scope.at(results, runs, seeds, budget)
     limit = math.inf if time_limit is None else time_limit

@@ -104,23 +104,32 @@ def add_prioritized(memory: PrioritizedReplay, items: PyTree[Array]) -> Prioriti
     """Add items (the oldest are overwritten), with the highest priority so far."""
     where, count = _next_places(memory.replay, items)
     renewed = eqx.tree_at(lambda m: m.replay, memory, add(memory.replay, items))
+    if count == 1:
+        return _set_power(renewed, where[0], memory.highest)
     return _set_powers(renewed, where, jnp.broadcast_to(memory.highest, (count,)))
 
 
 def draw(memory: PrioritizedReplay, count: int, *, key: Key[Array, ""]) -> Draw:
     """Stratified draw by priority, one item from each of `count` equal parts of the total, with weights (N
     P(i))^-beta / max."""
+    return draw_at(memory, jax.random.uniform(key, (count,)))
+
+
+def draw_at(memory: PrioritizedReplay, uniform: Float[Array, " n"]) -> Draw:
+    """`draw` with given random numbers from [0, 1), one for each item: loops generate those of many draws at once."""
+    count = uniform.shape[0]
     totals = jnp.cumsum(memory.sums)
     total = totals[-1]
-    parts = (jnp.arange(count) + jax.random.uniform(key, (count,))) / count
+    parts = (jnp.arange(count) + uniform) / count
     mark = jnp.minimum(parts * total, _just_below(total))
     row = jnp.searchsorted(totals, mark, side="right", method="compare_all")
     groups = memory.powers[row].reshape(count, -1, GROUP)
     group, rest = jax.vmap(_pick)(groups.sum(2), mark - (totals[row] - memory.sums[row]))
-    member, _ = jax.vmap(_pick)(groups[jnp.arange(count), group], rest)
-    column = group * GROUP + member
-    where = row * memory.powers.shape[1] + column
-    probability = memory.powers[row, column] / total
+    # Powers are read from here on, not from the table: after its next change that would be another one, a copy.
+    powers = groups[jnp.arange(count), group]
+    member, _ = jax.vmap(_pick)(powers, rest)
+    where = row * memory.powers.shape[1] + group * GROUP + member
+    probability = powers[jnp.arange(count), member] / total
     weights = (memory.replay.size * probability) ** -memory.beta
     return Draw(jax.tree.map(lambda x: x[where], memory.replay.items), where, weights / weights.max())
 
@@ -148,6 +157,15 @@ def _set_powers(memory: PrioritizedReplay, where: Int[Array, " n"], powers: Floa
     table = memory.powers.at[row, column].set(powers)
     sums = memory.sums.at[row].set(table[row].sum(1))
     return eqx.tree_at(lambda m: (m.powers, m.sums), memory, (table, sums))
+
+
+def _set_power(memory: PrioritizedReplay, where: Int[Array, ""], power: Float[Array, ""]) -> PrioritizedReplay:
+    """Like `_set_powers` for one item: a whole row is replaced, which XLA does in place."""
+    row, column = jnp.divmod(where, memory.powers.shape[1])
+    powers = memory.powers[row]
+    powers = jnp.where(jnp.arange(powers.shape[0]) == column, power, powers)
+    table = jax.lax.dynamic_update_slice(memory.powers, powers[None], (row, jnp.zeros_like(row)))
+    return eqx.tree_at(lambda m: (m.powers, m.sums), memory, (table, memory.sums.at[row].set(powers.sum())))
 
 
 def _just_below(x: Array) -> Array:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 from kairode.data.policy import Memory, Policy
 from kairode.envs.core import Action, Discrete, Environment, Moment, Spec, State, Tau, begin_episode
@@ -80,7 +81,12 @@ def rollout(
 
 def episode_keys(seed: int, episodes: int, first: int = 0) -> Key[Array, " n"]:
     """Keys of consecutive episodes of a seed."""
-    return jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(jnp.arange(first, first + episodes))
+    return _fold_in_each(jax.random.key(seed), jnp.asarray(np.arange(first, first + episodes)))
+
+
+@jax.jit
+def _fold_in_each(key: Key[Array, ""], numbers: Int[Array, " n"]) -> Key[Array, " n"]:
+    return jax.vmap(partial(jax.random.fold_in, key))(numbers)
 
 
 def start(env: Environment, policy: Policy, key: Key[Array, ""]) -> RolloutState:

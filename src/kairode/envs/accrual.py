@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from kairode.envs.consistency import check_course
@@ -44,6 +45,9 @@ class AccruedRewards(Environment):
     """The longest interval that will be held."""
     price: float | Float[Array, "*agents"] = 0.0
     """Subtracted at each decision, in units of reward."""
+    discount: Float[Array, "*agents"] | None = None
+    """gamma within an interval, if it is not the task's. As an array it is a number of the compiled program, which then
+    serves both kinds of returns."""
 
     def __check_init__(self) -> None:
         if not 0 < self.longest < math.inf:
@@ -74,7 +78,7 @@ class AccruedRewards(Environment):
         ends = jnp.minimum(step * jnp.arange(1.0, steps + 1), held).at[-1].set(held)
         passed = self.env.course(state.inner, action, ends, key=key)
         obs = jax.vmap(self.env.observe)(passed)
-        total, last = accrued(task, self.env.observe(state.inner), action, obs, ends)
+        total, last = accrued(task, self.env.observe(state.inner), action, obs, ends, self.discount)
         final = jax.tree.map(lambda x: x[last], passed)
         return AccruedState(final, state.time + tau, total - self.price, held)
 
@@ -87,17 +91,23 @@ class AccruedRewards(Environment):
 
 
 def accrued(
-    task: Task, obs: Obs, action: Action, after: Float[Array, "k obs"], ends: Float[Array, " k"]
+    task: Task,
+    obs: Obs,
+    action: Action,
+    after: Float[Array, "k obs"],
+    ends: Float[Array, " k"],
+    discount: Float[Array, ""] | None = None,
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """sum_i gamma^(i-1) R(s_(i-1), a, s_i) over steps that end at these times; also the index of the last step (the
-    first terminal one, or the last)."""
+    first terminal one, or the last). gamma is the task's unless a `discount` is given."""
     spec = task.spec
+    gamma = spec.discount if discount is None else discount
     starts = jnp.concatenate([jnp.zeros(1), ends[:-1]])
     rewards = step_rewards(task, jnp.concatenate([obs[None], after[:-1]]), action, after, ends - starts)
     ended = jax.vmap(task.terminal)(after)
     alive = jnp.concatenate([jnp.ones(1, bool), ~jnp.logical_or.accumulate(ended)[:-1]])
     last = jnp.where(ended.any(), jnp.argmax(ended), len(ends) - 1)
-    return (spec.discount ** (starts / spec.tick) * rewards * alive).sum(), last
+    return (gamma ** (starts / spec.tick) * rewards * alive).sum(), last
 
 
 def step_rewards(
@@ -119,9 +129,9 @@ def time_held(state: Any, tau: Tau) -> Tau:
     return state.held if isinstance(state, AccruedState) else tau
 
 
-def undiscounted(env: Environment, longest: float) -> AccruedRewards:
-    """The environment with accrued, undiscounted rewards."""
-    check_course(env)
-    task: Any = env.task
-    spec = dataclasses.replace(task.spec, discount=1.0)
-    return AccruedRewards(dataclasses.replace(task, spec=spec), env, longest)
+def with_and_without_discount(env: Environment, longest: float, *agents: int) -> tuple[AccruedRewards, AccruedRewards]:
+    """The environment with accrued rewards, discounted within intervals and not; for several agents, their number."""
+    place = AccruedRewards.of(env, longest)
+    gammas = (np.full(agents, gamma, np.float32) for gamma in (env.task.spec.discount, 1.0))
+    discounted, plain = (dataclasses.replace(place, discount=jnp.asarray(gamma)) for gamma in gammas)
+    return discounted, plain

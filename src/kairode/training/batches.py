@@ -9,16 +9,15 @@ import numpy as np
 from jaxtyping import Array
 
 from kairode.models.predict import Episodes
-from kairode.trees import one
 
 LENGTHS = 10
 """Episodes are padded to a multiple of this many decisions, so that new lengths rarely need a new compilation."""
 
 
-def pad(episodes: Episodes) -> Episodes:
-    """Pad lengths to a multiple of `LENGTHS` and the number of episodes to a power of two."""
+def pad(episodes: Episodes, least: int = 1) -> Episodes:
+    """Pad lengths to a multiple of `LENGTHS` and the number of episodes to a power of two, at least `least`."""
     count, length = episodes.tau.shape
-    return _padded(episodes, (1 << (count - 1).bit_length()) - count, -length % LENGTHS)
+    return _padded(episodes, max(least, 1 << (count - 1).bit_length()) - count, -length % LENGTHS)
 
 
 def pad_lengths(episodes: Episodes) -> Episodes:
@@ -41,11 +40,13 @@ def split_chunks(episodes: Episodes, most: int) -> Episodes:
     blocks = -(-length // most)
     whole = _padded(episodes, 0, blocks * most - length)
 
-    def cut(x: Array, extra: int = 0) -> Array:
-        return jnp.concatenate([x[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
+    # With NumPy: JAX would compile several programs whenever the data have grown.
+    def cut(x: Array, extra: int = 0) -> np.ndarray:
+        return np.concatenate([np.asarray(x)[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
 
-    found = Episodes(cut(whole.obs, 1), cut(whole.action), cut(whole.tau), cut(whole.real))
-    return one(found, np.asarray(found.real)[:, 0])
+    kept = cut(whole.real)[:, 0]
+    parts = (cut(whole.obs, 1), cut(whole.action), cut(whole.tau), cut(whole.real))
+    return Episodes(*(jnp.asarray(x[kept]) for x in parts))
 
 
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:

@@ -27,7 +27,15 @@ from kairode.result import rounded
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
 from kairode.training.sources import batch_source, prepare_padded
-from kairode.training.step import FitState, init_fit_state, record_validation, run_iterations, validate
+from kairode.training.step import (
+    FitState,
+    compiled_settings,
+    cooldown_of,
+    init_fit_state,
+    record_validation,
+    run_iterations,
+    validate,
+)
 from kairode.trees import choose, one
 
 STAGE = "fitting"
@@ -64,13 +72,16 @@ def train(
         devices = FitDevices.of(len(seeds), settings.batch_size)
         source = stack.enter_context(contextlib.closing(batch_source(models, settings, data, seeds)))
         valid_data = devices.everywhere(prepare_padded(models, settings, valid)[0])
+        compiled, cooling = compiled_settings(settings), cooldown_of(settings)
         fit_state = devices.by_seed(session.restore(init_fit_state(models, settings, seeds)))
         metrics = MetricsFile(folder, int(fit_state.iteration.max()))
         callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             train_data, batches = source.batches(done)
             train_data = devices.everywhere(train_data)
-            fit_state, terms = run_iterations(fit_state, train_data, devices.batches(batches), static, settings)
+            fit_state, terms = run_iterations(
+                fit_state, train_data, devices.batches(batches), static, compiled, cooling=cooling
+            )
             fit_state = devices.by_seed(fit_state)
             done += len(batches)
             figures = {name: np.asarray(value).tolist() for name, value in terms._asdict().items()}

@@ -19,6 +19,9 @@ from kairode.training.step import batch_indices
 
 CHUNK = 50
 """Iterations per compiled call."""
+CHUNKS = 1024
+"""Chunks of episodes that training data are padded to, if there are fewer: growing data then keep one shape, and a
+program that is compiled once."""
 MOST_BYTES = 2**28
 """Of the batches of one call that are read from a file. Larger ones take fewer iterations per call, which gives the
 same weights to rounding."""
@@ -48,16 +51,19 @@ def batch_source(
 ) -> BatchSource:
     """The source of a fit to these data."""
     if isinstance(data, Trajectory):
-        return MemoryBatches(settings, seeds, *prepare_padded(models, settings, data))
+        least = 1 if settings.chunk_length is None else CHUNKS
+        return MemoryBatches(settings, seeds, *prepare_padded(models, settings, data, least))
     return StreamBatches(models, settings, data, seeds)
 
 
-def prepare_padded(models: DynamicsModel, settings: TrainingConfig, data: Trajectory) -> tuple[Episodes, int]:
-    """Padded episodes (or chunks of them) on the device, and their number without padding."""
+def prepare_padded(
+    models: DynamicsModel, settings: TrainingConfig, data: Trajectory, least: int = 1
+) -> tuple[Episodes, int]:
+    """Padded episodes (or chunks of them, at least so many) on the device, and their number without padding."""
     episodes = prepare(models, data)
     if settings.chunk_length is not None:
         episodes = split_chunks(episodes, settings.chunk_length)
-    return pad(episodes), len(episodes.tau)
+    return pad(episodes, least), len(episodes.tau)
 
 
 class MemoryBatches(BatchSource):

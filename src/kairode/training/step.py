@@ -57,7 +57,7 @@ def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Seque
     keys = np.stack([np.asarray(jax.random.key_data(jax.random.key(seed))) for seed in seeds])
     return FitState(
         params=params,
-        optimizer=jax.vmap(make_optimizer(settings).init)(params),
+        optimizer=jax.jit(jax.vmap(make_optimizer(settings).init))(params),
         key=jnp.asarray(keys),
         iteration=zeros,
         skipped=zeros,
@@ -70,13 +70,34 @@ def init_fit_state(models: DynamicsModel, settings: TrainingConfig, seeds: Seque
     )
 
 
-def make_optimizer(settings: TrainingConfig) -> optax.GradientTransformation:
+def make_optimizer(settings: TrainingConfig, cooling: "Cooling | None" = None) -> optax.GradientTransformation:
     """Adam with L2 regularisation added to the gradient."""
     rate: Any = settings.learning_rate
     if settings.cooldown > 0:
-        cold = round(settings.cooldown * settings.iterations)
-        rate = optax.linear_schedule(settings.learning_rate, 0.0, cold, settings.iterations - cold)
+        begin, count = cooldown_of(settings) if cooling is None else cooling
+
+        def rate(k: Any) -> Any:
+            return settings.learning_rate * (1 - jnp.clip(k - begin, 0, count) / count)
+
     return optax.chain(optax.add_decayed_weights(settings.weight_decay), optax.adam(rate))
+
+
+Cooling = tuple[Any, Any]
+"""First iteration of the cooldown, and how many there are: numbers of a compiled program, so that it serves fits with
+other numbers of iterations."""
+
+
+def cooldown_of(settings: TrainingConfig) -> Cooling:
+    """The cooldown of these settings."""
+    count = round(settings.cooldown * settings.iterations)
+    return settings.iterations - count, max(count, 1)
+
+
+def compiled_settings(settings: TrainingConfig) -> TrainingConfig:
+    """The settings with the defaults of those that the compiled step does not depend on."""
+    same = {name: getattr(TrainingConfig, name) for name in ("iterations", "validate_every", "patience", "max_skipped")}
+    cooldown = 1.0 if settings.cooldown > 0 else 0.0
+    return dataclasses.replace(settings, **same, chunk_length=None, cooldown=cooldown)
 
 
 def batch_indices(
@@ -95,12 +116,14 @@ def run_iterations(
     static: Any,
     settings: TrainingConfig,
     own: bool = False,
+    cooling: Cooling | None = None,
 ) -> tuple[FitState, Terms]:
     """Run iterations; also each term's mean over them, for each seed.
 
-    With `own`, the data have a first axis of seeds; otherwise all seeds share them.
+    With `own`, the data have a first axis of seeds; otherwise all seeds share them. `cooling` replaces the cooldown of
+    the settings.
     """
-    each = jax.vmap(lambda p, b, d: fit_step(p, b, d, static, settings), in_axes=(0, 0, 0 if own else None))
+    each = jax.vmap(lambda p, b, d: fit_step(p, b, d, static, settings, cooling), in_axes=(0, 0, 0 if own else None))
 
     def step(fit_state: FitState, batch: Array) -> tuple[FitState, Terms]:
         return each(fit_state, batch, data)
@@ -110,7 +133,12 @@ def run_iterations(
 
 
 def fit_step(
-    fit_state: FitState, batch: Int[Array, " batch"], data: Episodes, static: Any, settings: TrainingConfig
+    fit_state: FitState,
+    batch: Int[Array, " batch"],
+    data: Episodes,
+    static: Any,
+    settings: TrainingConfig,
+    cooling: Cooling | None = None,
 ) -> tuple[FitState, Terms]:
     """One iteration of one seed. A batch whose loss or gradient is not finite is skipped and counted."""
     episodes = jax.tree.map(lambda x: x[batch], data).batch_last()
@@ -127,7 +155,7 @@ def fit_step(
 
     gradient, terms = jax.grad(loss, has_aux=True)(fit_state.params)
     fine = jnp.isfinite(terms.total) & jnp.isfinite(optax.tree.norm(gradient, squared=True))
-    changes, state = make_optimizer(settings).update(gradient, fit_state.optimizer, fit_state.params)
+    changes, state = make_optimizer(settings, cooling).update(gradient, fit_state.optimizer, fit_state.params)
     moves = fine & fit_state.active
     params = choose(moves, optax.apply_updates(fit_state.params, changes), fit_state.params)
     bad = (~fine & fit_state.active).astype(jnp.int32)
