@@ -24,12 +24,17 @@ def on_host(*arrays: Any) -> bool:
     )
 
 
+def _copied(x: np.ndarray) -> jax.Array:
+    """A copy, since JAX may keep a view of what it is given, and the original may be donated."""
+    return jax.device_put(np.array(x))
+
+
 def stack(trees: Sequence[T]) -> T:
     """Stack trees that differ only in their arrays; anything else must be equal and is taken from the first."""
     parts = [eqx.partition(tree, eqx.is_array) for tree in trees]
 
     def together(*x: Any) -> Any:
-        return jnp.asarray(np.stack([np.asarray(y) for y in x])) if on_host(*x) else jnp.stack(x)
+        return jax.device_put(np.stack([np.asarray(y) for y in x])) if on_host(*x) else jnp.stack(x)
 
     return eqx.combine(jax.tree.map(together, *(arrays for arrays, _ in parts)), parts[0][1])
 
@@ -40,15 +45,14 @@ def one(tree: T, index: Any) -> T:
     def part(x: Any) -> Any:
         if not eqx.is_array(x):
             return x
-        # A copy: JAX may keep a view of what it is given, and the original may be donated.
-        return jnp.array(np.asarray(x)[np.asarray(index) if on_host(index) else index]) if on_host(x) else x[index]
+        return _copied(np.asarray(x)[np.asarray(index) if on_host(index) else index]) if on_host(x) else x[index]
 
     return jax.tree.map(part, tree)
 
 
 def copies(tree: T) -> T:
     """The tree with a copy of every array."""
-    return jax.tree.map(lambda x: jnp.array(np.asarray(x)) if on_host(x) else jnp.copy(x), tree)
+    return jax.tree.map(lambda x: _copied(np.asarray(x)) if on_host(x) else jnp.copy(x), tree)
 
 
 def alone(tree: T) -> T:
@@ -57,7 +61,7 @@ def alone(tree: T) -> T:
     def only(x: Any) -> Any:
         if not eqx.is_array(x):
             return x
-        return jnp.array(np.asarray(x)[None]) if on_host(x) else x[None]
+        return _copied(np.asarray(x)[None]) if on_host(x) else x[None]
 
     return jax.tree.map(only, tree)
 
