@@ -14,10 +14,11 @@ from kairode.config.models import ModelConfig
 from kairode.config.training import LossWeights
 from kairode.data.trajectory import Trajectory
 from kairode.models.dynamics import DynamicsModel
+from kairode.models.ode import Adaptive, FixedSteps
 from kairode.models.predict import Episodes, encode, follow, prepare
 from kairode.models.zoo import MODELS, build
 from kairode.training.batches import batch_numbers, pad, split_chunks
-from kairode.training.losses import objective, state_error
+from kairode.training.losses import consistency, objective, state_error
 
 SMALL = ModelConfig(latent_size=4, encoder_hidden=5, field_hidden=6, timer_hidden=5)
 terms_of = eqx.filter_jit(objective)
@@ -93,7 +94,7 @@ def test_regularisers_of_the_field(uneven: Trajectory) -> None:
     """Each against its definition at the start of every flow, with Jacobians from forward mode."""
     model = build("latent-ode", uneven.spec, SMALL, key=jax.random.key(0))
     data, key = on_device(prepare(model, uneven)), jax.random.key(1)
-    plain = terms_of(model, data, LossWeights(), truth=None, warm=jnp.ones(()), key=key)
+    plain = terms_of(model, data, LossWeights(consistency=0.0), truth=None, warm=jnp.ones(()), key=key)
     assert plain.field == 0
     q = encode(model, data)
     z = q.draw(jax.random.normal(jax.random.split(key, 3)[0], q.mean.shape))
@@ -116,6 +117,29 @@ def test_regularisers_of_the_field(uneven: Trajectory) -> None:
         for k in jax.random.split(key, 60)
     ]
     assert abs(np.mean(noisy) / np.mean(frobenius) - 1) < 0.25
+
+
+def test_consistency_of_the_flow(uneven: Trajectory) -> None:
+    """Its mean over draws is that over all decisions, of one step against two; only the field has a gradient."""
+    sizes = dataclasses.replace(SMALL, solver="midpoint:1")
+    model = build("latent-ode", uneven.spec, sizes, key=jax.random.key(0))
+    model = eqx.tree_at(lambda m: m.transition.field, model, jax.tree.map(lambda x: 2 * x, model.transition.field))
+    data, field = on_device(prepare(model, uneven)), model.transition.field
+    course = follow(model, jnp.zeros((4, len(uneven))), data)
+    starts = jax.vmap(model.transition.entry)(course.before, course.drive)
+    one, two = (jax.vmap(lambda z, tau, n=n: FixedSteps("midpoint", n).solve(field, z, tau)) for n in (1, 2))
+    apart = ((one(starts, data.tau) - two(starts, data.tau)) ** 2).mean(1)
+    keys = jax.random.split(jax.random.key(1), 400)
+    drawn = jax.jit(jax.vmap(lambda key: consistency(model, course, data, key)))(keys)
+    np.testing.assert_allclose(drawn.mean(), apart[data.real].mean(), rtol=0.1)
+
+    gradient = eqx.filter_grad(lambda m: consistency(m, follow(m, jnp.zeros((4, len(uneven))), data), data, keys[0]))(
+        model
+    )
+    assert all((x != 0).any() for x in jax.tree.leaves(gradient.transition.field))
+    assert not any((x != 0).any() for x in jax.tree.leaves((gradient.transition.mix, gradient.decoder)))
+    adaptive = eqx.tree_at(lambda m: m.transition.solver, model, Adaptive())
+    assert consistency(adaptive, course, data, keys[0]) == 0
 
 
 def test_scheduled_sampling_in_the_objective(uneven: Trajectory) -> None:

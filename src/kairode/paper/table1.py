@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode.config.algorithms import FitConfig
+from kairode.config.models import MIDPOINT
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
 from kairode.paper.published import PUBLISHED_MODELS
@@ -31,6 +32,7 @@ class TableRow:
 
 
 COOLED = {"cooldown": 0.4}
+COOLING = f"with learning rate cooldown, solver {MIDPOINT}"
 ROWS = {
     "gridworld": TableRow("gridworld", "paper", {}, "as published except for the solver, with noise", "gridworld"),
     "acrobot": TableRow(
@@ -41,15 +43,17 @@ ROWS = {
         "acrobot",
     ),
     "hiv": TableRow("hiv", "ours", {}, "as published except for the solver, episodes of 50 decisions", "hiv"),
-    "gridworld-cooled": TableRow("gridworld", "paper", {}, "with learning rate cooldown", "gridworld", COOLED),
-    "acrobot-cooled": TableRow("acrobot", "paper", {}, "with learning rate cooldown", "acrobot", COOLED),
-    "hiv-cooled": TableRow("hiv", "ours", {}, "with learning rate cooldown", "hiv", COOLED),
+    "gridworld-cooled": TableRow("gridworld", "paper", {}, COOLING, "gridworld", COOLED, MIDPOINT),
+    "acrobot-cooled": TableRow("acrobot", "paper", {}, COOLING, "acrobot", COOLED, MIDPOINT),
+    "hiv-cooled": TableRow("hiv", "ours", {}, COOLING, "hiv", COOLED, MIDPOINT),
     "gridworld-still": TableRow("gridworld", "ours", {}, "without noise", None),
     "acrobot-fine": TableRow("acrobot", "ours", {}, "integrated finely", None),
     "acrobot-short": TableRow("acrobot", "ours", {"horizon": 10.0}, "integrated finely, episodes of 10 s", None),
-    "hiv-whole": TableRow("hiv", "ours", {"max_decisions": None}, "whole episodes of 1000 days", None),
+    "hiv-whole": TableRow(
+        "hiv", "ours", {"max_decisions": None}, f"whole episodes of 1000 days, solver {MIDPOINT}", None, solver=MIDPOINT
+    ),
     "hiv-whole-cooled": TableRow(
-        "hiv", "ours", {"max_decisions": None}, "whole episodes, with learning rate cooldown", None, COOLED
+        "hiv", "ours", {"max_decisions": None}, f"whole episodes, {COOLING}", None, COOLED, MIDPOINT
     ),
     "hiv-fine": TableRow(
         "hiv", "ours", {}, "as published, with a fine solver: four steps of RK4", "hiv", solver="rk4:4"

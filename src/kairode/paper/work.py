@@ -86,7 +86,7 @@ class WorkItem:
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the fields that do not define the run: number of seeds, solver of a model without an ODE."""
+    """A config without the fields that do not define the run: number of seeds, and those of an ODE without one."""
     found = {name: value for name, value in config.items() if name != "seeds"}
     return found if "ode" in found.get("model", "ode") else _without_solver(found)
 
@@ -94,4 +94,4 @@ def _comparable(config: dict[str, Any]) -> dict[str, Any]:
 def _without_solver(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
-    return {name: _without_solver(value) for name, value in part.items() if name != "solver"}
+    return {name: _without_solver(value) for name, value in part.items() if name not in ("solver", "consistency")}
