@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from kairode.algorithms.fit import fit_models, load_data
+from kairode.config.models import MIDPOINT, SOLVER
 from kairode.config.presets import fit_preset
 from kairode.files import save_json
 from kairode.result import rounded
-from kairode.runs.record import make_record
+from kairode.runs.record import make_record, read_record
 from kairode.training.evaluate_model import check_solver, evaluate_model
 
 ROOT = Path(__file__).parents[1]
@@ -55,19 +56,37 @@ def label(solver: str, consistency: float) -> str:
 
 
 def merge(folder: Path) -> None:
-    """One record of all fits in a folder."""
+    """One record of all fits in a folder, with the default's from table 1 and the milliseconds of `bench-fit.json`."""
     figures: dict[str, Any] = {}
-    found: dict[str, Any] = {}
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text())
         config = found["config"]
         name = label(config["sizes"]["solver"], config["training"]["weights"]["consistency"])
         cell = figures.setdefault(config["source"], {}).setdefault(name, {})
+        seeds = [str(seed) for seed in range(config["seed"], config["seed"] + config["seeds"])]
         for part, errors in found["figures"].items():
-            for what, values in errors.items():
-                seeds = range(config["seed"], config["seed"] + config["seeds"])
-                cell.setdefault(part, {}).setdefault(what, {}).update(zip(map(str, seeds), values, strict=True))
-    settings = {"model": "latent-ode", "preset": "fit_preset of each environment", "episodes": EPISODES}
+            names = {"error": f"{part}_error", "with_a_tight_solver": "with_a_tight_solver"}
+            if part == "validation":
+                names["with_a_tight_solver"] = "validation_with_a_tight_solver"
+            for what, name in names.items():
+                cell.setdefault(name, {}).update(zip(seeds, errors[what], strict=True))
+    for env in ("hiv", "acrobot", "gridworld"):
+        made = read_record(ROOT / "results" / "table1" / f"{env}-latent-ode.json")["figures"]
+        tight = [check["error_tight"] for check in made["solver"]]
+        pairs = {"test_error": made["test_error"], "with_a_tight_solver": tight}
+        own = {what: dict(zip("01234", values, strict=True)) for what, values in pairs.items()}
+        figures.setdefault(env, {})[f"{SOLVER} (default)"] = own
+    times = read_record(ROOT / "results" / "bench-fit.json")["figures"]
+    for env, by_seeds in times.items():
+        for name, measured in ((f"{SOLVER} (default)", "latent-ode"), (MIDPOINT, "latent-ode-midpoint2")):
+            if name in figures.get(env, {}):
+                figures[env][name]["milliseconds"] = {seeds: found[measured] for seeds, found in by_seeds.items()}
+    settings = {
+        "model": "latent-ode",
+        "preset": "fit_preset of each environment, acrobot in the paper's setting",
+        "episodes": EPISODES,
+        "consistency": "at one decision in eight; in the rows of the default at one in sixteen",
+    }
     command = "python tools/solver_study.py merge FOLDER"
     record = make_record("solvers", settings, figures, command=command, seconds=0.0)
     save_json(RECORD, record | {key: found[key] for key in ("machine", "versions", "commit")})
