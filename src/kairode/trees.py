@@ -24,7 +24,7 @@ def on_host(*arrays: Any) -> bool:
     )
 
 
-def _copied(x: np.ndarray) -> jax.Array:
+def _copied(x: np.ndarray | np.generic) -> jax.Array:
     """A copy, since JAX may keep a view of what it is given, and the original may be donated."""
     return jax.device_put(np.array(x))
 
@@ -45,7 +45,9 @@ def one(tree: T, index: Any) -> T:
     def part(x: Any) -> Any:
         if not eqx.is_array(x):
             return x
-        return _copied(np.asarray(x)[np.asarray(index) if on_host(index) else index]) if on_host(x) else x[index]
+        if on_host(x) and not isinstance(index, jax.core.Tracer):
+            return _copied(np.asarray(x)[np.asarray(index)])
+        return x[index]
 
     return jax.tree.map(part, tree)
 

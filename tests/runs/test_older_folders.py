@@ -1,5 +1,6 @@
 """Run folders of the first format (config.json, no manifest): evaluated, reported, continued, told from others."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -177,7 +178,8 @@ def as_older(folder: Path, config: dict[str, Any]) -> Path:
             "fit",
             FitConfig,
             OLD_FIT,
-            "kairode fit gridworld --model rnn --seeds 2 --episodes 12 --iterations 4 --set horizon=30",
+            "kairode fit gridworld --model rnn --seeds 2 --episodes 12 --solver midpoint:2 --iterations 4 "
+            "--weights.consistency 0 --set horizon=30",
         ),
         (
             "rounds",
@@ -195,7 +197,11 @@ def test_configs_in_todays_terms(tmp_path, kind: str, cls: type, config: dict[st
 
 def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OLD_MPC))
-    assert RunFolder(tmp_path, "control").config(MPCConfig) == RunFolder(mpc_run.folder).config(MPCConfig)
+    now = RunFolder(mpc_run.folder).config(MPCConfig)
+    weights = dataclasses.replace(now.training.weights, consistency=0.0)
+    training = dataclasses.replace(now.training, weights=weights)
+    then = dataclasses.replace(now, sizes=dataclasses.replace(now.sizes, solver="midpoint:2"), training=training)
+    assert RunFolder(tmp_path, "control").config(MPCConfig) == then
 
 
 def test_a_run_is_evaluated_reported_and_recognized(typed, gridworld_run, tmp_path) -> None:
