@@ -46,7 +46,7 @@ def one(tree: T, index: Any) -> T:
         if not eqx.is_array(x):
             return x
         if on_host(x) and not isinstance(index, jax.core.Tracer):
-            return _copied(np.asarray(x)[np.asarray(index)])
+            return _copied(np.asarray(x)[np.asarray(index) if on_host(index) else index])
         return x[index]
 
     return jax.tree.map(part, tree)
