@@ -88,7 +88,7 @@ def merge(folder: Path) -> None:
         "preset": "fit_preset of each environment",
         "default, and midpoint:2 of gridworld and acrobot": "the records of table 1 (the latter those of commit 5ed7c3c)",
         "chosen": "with validation and test errors in view",
-        "commit, machine, versions": "of one of the fits; those of hopper ran on the GPU, the others on one core each",
+        "commit, machine, versions": "of one of the fits; hopper on the GPU, others on one core each",
         "episodes": EPISODES,
         "consistency": "at one decision in eight; in the rows of the default at one in sixteen",
     }
