@@ -86,7 +86,8 @@ def merge(folder: Path) -> None:
     settings = {
         "model": "latent-ode",
         "preset": "fit_preset of each environment",
-        "default, and midpoint:2 of gridworld and acrobot": "the records of table 1 (the latter those of commit 5ed7c3c)",
+        "default": "the records of table 1",
+        "midpoint:2 of gridworld and acrobot": "the records of table 1 at commit 5ed7c3c",
         "chosen": "with validation and test errors in view",
         "commit, machine, versions": "of one of the fits; hopper on the GPU, others on one core each",
         "episodes": EPISODES,
