@@ -32,6 +32,17 @@ def from_dict(cls: type[T], data: Any, *, file: str | Path = "") -> T:
     return _read(cls, data, "", str(file))
 
 
+def with_effect(config: dict[str, Any]) -> dict[str, Any]:
+    """A config, as a dict, without the fields of an ODE if its model has none."""
+    return config if "ode" in config.get("model", "ode") else _without(config, ("solver", "consistency"))
+
+
+def _without(part: Any, names: tuple[str, ...]) -> Any:
+    if not isinstance(part, dict):
+        return part
+    return {name: _without(value, names) for name, value in part.items() if name not in names}
+
+
 def first_difference(there: Any, here: Any) -> str:
     """The first field in which two configs, as dicts, differ: "fit.iterations is 3000 there and 500 here"."""
     found = _difference(there, here, "")
@@ -51,7 +62,7 @@ def _read(cls: Any, data: Any, at: str, file: str) -> Any:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in data:
             raise KairodeError(f"{prefix}{paths[field.name]} is missing: {_expected(hints[field.name])} is needed.")
-    values = dict(getattr(cls, "absent", {}))
+    values = {}
     for name, value in data.items():
         hint, path = hints[name], paths[name]
         try:

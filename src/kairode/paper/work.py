@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode._lock import hold_file, remove
-from kairode.config.serialize import from_dict, to_dict
+from kairode.config.serialize import from_dict, to_dict, with_effect
 from kairode.errors import KairodeError
 from kairode.runs.record import read_record
 
@@ -86,12 +86,5 @@ class WorkItem:
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without the fields that do not define the run: number of seeds, and those of an ODE without one."""
-    found = {name: value for name, value in config.items() if name != "seeds"}
-    return found if "ode" in found.get("model", "ode") else _without_solver(found)
-
-
-def _without_solver(part: Any) -> Any:
-    if not isinstance(part, dict):
-        return part
-    return {name: _without_solver(value) for name, value in part.items() if name not in ("solver", "consistency")}
+    """A config without the fields that do not define the run."""
+    return with_effect({name: value for name, value in config.items() if name != "seeds"})

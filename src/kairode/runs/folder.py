@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from kairode._lock import LOCK, OWNER, locked
 from kairode._version import __version__
-from kairode.config.serialize import first_difference, from_dict, to_dict
+from kairode.config.serialize import first_difference, from_dict, to_dict, with_effect
 from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import PARTS, check_target, load_json, save_json
 from kairode.runs.migrate import FORMAT, is_finished, migrate_config, migrate_record
@@ -96,7 +96,7 @@ class RunFolder:
             before = _read_manifest(folder.path, kind)
             if before is not None and _holds_anything(folder.path, before):
                 folder.resumed = True
-                same = _checked(folder.path, before, kind, config, mutable) == manifest.config
+                same = with_effect(_checked(folder.path, before, kind, config, mutable)) == with_effect(manifest.config)
                 done = before.finished and same
                 manifest = dataclasses.replace(
                     manifest,
@@ -257,7 +257,9 @@ def _checked(folder: Path, before: Manifest, kind: str, config: Any, mutable: Se
         if before.kind not in ("", kind):
             raise KairodeError(f"of kind '{before.kind}', this is a '{kind}'")
         found = to_dict(from_dict(type(config), before.config))
-        there, here = ({name: x for name, x in one.items() if name not in mutable} for one in (found, to_dict(config)))
+        there, here = (
+            with_effect({name: x for name, x in one.items() if name not in mutable}) for one in (found, to_dict(config))
+        )
         if there != here:
             raise KairodeError(first_difference(there, here))
     except KairodeError as error:
