@@ -23,7 +23,8 @@ from kairode.data import Trajectory
 from kairode.models.predict import Episodes, prepare
 from kairode.models.zoo import build
 from kairode.training.batches import pad
-from kairode.training.step import batch_indices, init_fit_state, run_iterations
+from kairode.training.step import batch_indices, init_fit_state
+from kairode.training.threads import run_on_cores
 
 BATCH, LATENT, HIDDEN = 32, 10, 20
 RTOL, ATOL = 1e-3, 1e-4
@@ -54,7 +55,7 @@ def ours(case: str, model: str, solver: str, seeds: int, iterations: int = 20) -
     batches = jnp.asarray(batch_indices(settings, range(seeds), len(data), 0, iterations))
 
     def call() -> None:
-        jax.block_until_ready(run_iterations(fit_state, episodes, batches, static, settings))
+        jax.block_until_ready(run_on_cores(fit_state, episodes, batches, static, settings))
 
     return 1e3 * seconds_a_call(call, 1.0) / iterations
 

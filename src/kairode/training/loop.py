@@ -33,9 +33,9 @@ from kairode.training.step import (
     cooldown_of,
     init_fit_state,
     record_validation,
-    run_iterations,
     validate,
 )
+from kairode.training.threads import run_on_cores
 from kairode.trees import choose, one
 
 STAGE = "fitting"
@@ -79,7 +79,7 @@ def train(
         while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
             train_data, batches = source.batches(done)
             train_data = devices.everywhere(train_data)
-            fit_state, terms = run_iterations(
+            fit_state, terms = run_on_cores(
                 fit_state, train_data, devices.batches(batches), static, compiled, cooling=cooling
             )
             fit_state = devices.by_seed(fit_state)

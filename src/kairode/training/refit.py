@@ -13,7 +13,8 @@ from kairode.errors import KairodeError
 from kairode.models.predict import Episodes
 from kairode.seeds import Purpose, derive
 from kairode.training.batches import batch_numbers
-from kairode.training.step import FitState, record_validation, run_iterations, validate
+from kairode.training.step import FitState, record_validation, validate
+from kairode.training.threads import run_on_cores
 from kairode.trees import choose
 
 CHUNK = 10
@@ -75,7 +76,7 @@ def refit(
                 batch_numbers(derive(seed, Purpose.REFIT_BATCHES, number), count, settings.batch_size, done, CHUNK)
                 for seed, count in zip(seeds, split.counts, strict=True)
             ]
-            fit_state, _ = run_iterations(
+            fit_state, _ = run_on_cores(
                 fit_state, split.train, jnp.asarray(np.stack(drawn, axis=1)), static, compiled, own=True
             )
             done += CHUNK
