@@ -130,6 +130,9 @@ def our_iterations(case: str, solver: str) -> Callable[[], None]:
     sizes = dataclasses.replace(usually.sizes, solver=solver)
     models = eqx.filter_vmap(lambda key: build("latent-ode", env.task.spec, sizes, key=key))(jax.random.key(0)[None])
     settings: TrainingConfig = dataclasses.replace(usually.training, patience=None)
+    if solver == MIDPOINT:
+        weights = dataclasses.replace(settings.weights, consistency=0.0)
+        settings = dataclasses.replace(settings, weights=weights)
     static, fit_state = eqx.filter(models, eqx.is_array, inverse=True), init_fit_state(models, settings, [0])
     data, order = episodes(case), jnp.tile(jnp.arange(settings.batch_size), (ITERATIONS, 1, 1))
 

@@ -179,7 +179,7 @@ def as_older(folder: Path, config: dict[str, Any]) -> Path:
             FitConfig,
             OLD_FIT,
             "kairode fit gridworld --model rnn --seeds 2 --episodes 12 --solver midpoint:2 --iterations 4 "
-            "--set horizon=30",
+            "--weights.consistency 0 --set horizon=30",
         ),
         (
             "rounds",
@@ -198,7 +198,9 @@ def test_configs_in_todays_terms(tmp_path, kind: str, cls: type, config: dict[st
 def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OLD_MPC))
     now = RunFolder(mpc_run.folder).config(MPCConfig)
-    then = dataclasses.replace(now, sizes=dataclasses.replace(now.sizes, solver="midpoint:2"))
+    weights = dataclasses.replace(now.training.weights, consistency=0.0)
+    training = dataclasses.replace(now.training, weights=weights)
+    then = dataclasses.replace(now, sizes=dataclasses.replace(now.sizes, solver="midpoint:2"), training=training)
     assert RunFolder(tmp_path, "control").config(MPCConfig) == then
 
 

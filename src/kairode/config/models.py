@@ -10,9 +10,10 @@ PAPER_MODELS = ("rnn", "dt-rnn", "decay-rnn", "latent-rnn", "ode-rnn", "latent-o
 """In the order of the paper's tables."""
 MODEL_NAMES = (*PAPER_MODELS, "variational-ode-rnn")
 """The keys of `kairode.models.zoo.MODELS`."""
-SOLVER = "rk4:4"
-"""The default: the cheapest solver with which models of every environment are flows, so that states between decisions
-and at other intervals mean something; docs/architecture.md has the figures."""
+SOLVER = "rk4:3"
+"""The default: the cheapest solver with which models of every environment are flows (with the consistency term of
+`LossWeights`), so that states between decisions and at other intervals mean something; docs/architecture.md has the
+figures."""
 MIDPOINT = "midpoint:2"
 """The default of earlier versions, which is no flow; the published results of the robots were made with it."""
 
@@ -33,7 +34,7 @@ class ModelConfig:
     timer_hidden: int = 20
     """Tanh units of the interval timer."""
     solver: str = SOLVER
-    """ODE solver: rk4:4 (steps per interval; also midpoint, heun, ralston, bosh3, tsit5), rk4:0.5t (steps of at most
+    """ODE solver: rk4:3 (steps per interval; also midpoint, heun, ralston, bosh3, tsit5), rk4:0.5t (steps of at most
     half a tick), dopri5 or dopri5:RTOL,ATOL,MAX_STEPS."""
 
     def __post_init__(self) -> None:

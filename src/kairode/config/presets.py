@@ -127,6 +127,7 @@ def mpc_preset(
     sizes, training = fitted.sizes, dataclasses.replace(fitted.training, chunk_length=10, patience=15)
     if env in ROBOTS:
         sizes = dataclasses.replace(sizes, solver=MIDPOINT)
+        training = dataclasses.replace(training, weights=dataclasses.replace(training.weights, consistency=0.0))
     return MPCConfig(env=env, model=model, **{"sizes": sizes, "training": training, **own, **changes})
 
 

@@ -62,7 +62,7 @@ def _read(cls: Any, data: Any, at: str, file: str) -> Any:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in data:
             raise KairodeError(f"{prefix}{paths[field.name]} is missing: {_expected(hints[field.name])} is needed.")
-    values = {}
+    values = dict(getattr(cls, "absent", {}))
     for name, value in data.items():
         hint, path = hints[name], paths[name]
         try:

@@ -1,6 +1,7 @@
 """Settings of fitting a dynamics model."""
 
 import dataclasses
+from typing import ClassVar
 
 from kairode.config.checks import at_least, not_negative, positive, unit_interval
 
@@ -22,10 +23,13 @@ class LossWeights:
     """Squared Frobenius norm of the vector field's Jacobian, estimated with one random vector (Finlay et al. 2020)."""
     curvature: float = 0.0
     """|d^2 z/ds^2|^2 of the flow (Kelly et al. 2020, second order)."""
-    consistency: float = 0.0
+    consistency: float = 3.0
     """Squared difference of the latent state after an interval between the solver's steps and twice as many, mean over
-    the latent dimensions, at one decision in sixteen. It brings what few steps of a fixed-step solver learn closer to a
-    flow; adaptive solvers and models without an ODE do without it."""
+    the latent dimensions, at one decision in sixteen. It makes what a fixed-step solver learns a flow; adaptive solvers
+    and models without an ODE do without it."""
+
+    absent: ClassVar[dict[str, float]] = {"consistency": 0.0}
+    """Fields that older configs do not have, with the value that they stood for."""
 
     @property
     def regularised(self) -> bool:

@@ -28,7 +28,7 @@ class TableRow:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Training settings that differ from the published runs."""
     solver: str | None = None
-    """Solver, if not the default."""
+    """Solver, if not the default; without the consistency term."""
 
 
 COOLED = {"cooldown": 0.4}
@@ -76,6 +76,7 @@ def cell_config(row: str, model: str, seed: int) -> FitConfig:
     sizes, training = preset.sizes, dataclasses.replace(preset.training, **this.settings)
     if this.solver is not None:
         sizes = dataclasses.replace(sizes, solver=this.solver)
+        training = dataclasses.replace(training, weights=dataclasses.replace(training.weights, consistency=0.0))
     return dataclasses.replace(
         preset,
         model=model,

@@ -4,6 +4,7 @@ The products of these models are small, and XLA computes small ones on one core.
 so they are divided over threads, each of which runs its own compiled program.
 """
 
+import itertools
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,7 @@ def seed_groups(seeds: int) -> list[slice]:
     round differently, and weights should not depend on the machine's cores."""
     count = 1 if seeds == 1 else 2 * math.ceil(seeds / (2 * MOST))
     edges = [seeds * i // count for i in range(count + 1)]
-    return [slice(first, last) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    return [slice(first, last) for first, last in itertools.pairwise(edges)]
 
 
 def run_on_cores(
