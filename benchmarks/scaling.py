@@ -40,7 +40,7 @@ from kairode.training.step import init_fit_state, run_iterations
 from kairode.trees import stack
 
 MODEL, BATCH, ITERATIONS = "latent-ode", 32, 20
-BASE = {"episodes": 1000, "length": 50, "variables": 6, "latent": 10}
+BASE = {"episodes": 256, "length": 50, "variables": 6, "latent": 10}
 SIZES: dict[str, tuple[int, ...]] = {
     "episodes": (100, 1000, 10_000, 100_000),
     "length": (10, 30, 100, 300, 1000),
@@ -168,11 +168,11 @@ def measure() -> dict[str, Any]:
             for name in ("memory", "streamed")
         }
     for length in SIZES["length"]:
-        costs["length"][length] = fit_cost(synthetic(256, length, BASE["variables"]))
+        costs["length"][length] = fit_cost(synthetic(BASE["episodes"], length, BASE["variables"]))
     for variables in SIZES["variables"]:
-        costs["variables"][variables] = fit_cost(synthetic(256, BASE["length"], variables))
+        costs["variables"][variables] = fit_cost(synthetic(BASE["episodes"], BASE["length"], variables))
     for latent in SIZES["latent"]:
-        costs["latent"][latent] = fit_cost(synthetic(256, BASE["length"], BASE["variables"]), latent)
+        costs["latent"][latent] = fit_cost(synthetic(BASE["episodes"], BASE["length"], BASE["variables"]), latent)
     for agents in SIZES["agents"]:
         costs["agents"][agents] = agent_cost(agents)
     for name, found in costs.items():

@@ -29,7 +29,7 @@ FIRST_LINES = {
     "fit": "fit gridworld --out {place}/fit",
     "dyna": "dyna hiv --out {place}/dyna",
     "mpc": "run pendulum --out {place}/mpc",
-    "study": "study ode-rnn-gridworld --results {place} --runs {place}/runs",
+    "study": "study between/hiv-rnn --results {place} --runs {place}/runs",
     "schedule": "schedule {done}",
     "evaluate": "evaluate {done}",
 }
@@ -77,10 +77,12 @@ def first_lines(home: Path, done: Path, place: Path) -> dict[str, float]:
         process = start(words.format(place=place, done=done).split(), home)
         said = first_output(process)
         seconds = time.perf_counter() - began
+        time.sleep(1)  # a command that failed has ended by then
+        if process.poll() or not said:
+            raise SystemExit(f"kairode {words} failed before or soon after its first line.")
         process.kill()
         process.communicate()
-        if said:
-            found[name] = seconds
+        found[name] = seconds
     return found
 
 

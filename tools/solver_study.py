@@ -2,7 +2,7 @@
 
 `python tools/solver_study.py fit hiv rk4:2 --consistency 10 --to FOLDER` fits five seeds and writes the figures to a
 file of FOLDER; fits are independent of each other, so start as many as there are cores. `python tools/solver_study.py
-merge FOLDER` writes results/solvers.json, with validation and test errors. Both were seen when the default was chosen.
+merge FOLDER` writes results/solvers.json. The default was chosen with validation and test errors in view.
 """
 
 import argparse
@@ -46,7 +46,10 @@ def fit(env: str, solver: str, consistency: float, seeds: int, seed: int, iterat
             "with_a_tight_solver": [check.error_tight if check else None for check in checks],
             "difference": [check.difference if check else None for check in checks],
         }
-    command = f"python tools/solver_study.py fit {env} {solver} --consistency {consistency:g}"
+    command = (
+        f"python tools/solver_study.py fit {env} {solver} --consistency {consistency:g} --seeds {seeds} --seed {seed}"
+    )
+    command += "" if iterations is None else f" --iterations {iterations}"
     return make_record("solvers", config, rounded(figures), command=command, seconds=time.perf_counter() - started)
 
 
@@ -67,7 +70,10 @@ def env_label(config: dict[str, Any]) -> str:
 def merge(folder: Path) -> None:
     """One record of all fits in a folder, with the default's from table 1 and the milliseconds of `bench-fit.json`."""
     figures: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.json")):
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise SystemExit(f"{folder} holds no fits: make them with `python tools/solver_study.py fit` first.")
+    for path in paths:
         found = json.loads(path.read_text())
         config = found["config"]
         cell = figures.setdefault(env_label(config), {}).setdefault(label(config), {})
@@ -124,7 +130,8 @@ def main() -> None:
     if options.command == "merge":
         return merge(options.folder)
     record = fit(options.env, options.solver, options.consistency, options.seeds, options.seed, options.iterations)
-    name = f"{options.env}-{options.solver.replace(':', '-')}-{options.consistency:g}-{options.seed}.json"
+    length = "" if options.iterations is None else f"-{options.iterations}"
+    name = f"{options.env}-{options.solver.replace(':', '-')}-{options.consistency:g}-{options.seed}{length}.json"
     save_json(options.to / name, record)
     print(json.dumps({name: record["figures"], "seconds": record["seconds"]}))
     return None

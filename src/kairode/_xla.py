@@ -11,6 +11,8 @@ caches it. Linux allows 65,530 entries; beyond that the process is killed withou
 `tests/test_jax.py` tests both.
 """
 
+import contextlib
+import functools
 import gc
 import importlib.metadata
 import os
@@ -18,7 +20,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 FLAG = "--xla_cpu_experimental_ynn_fusion_type"
@@ -52,6 +54,28 @@ def jit_once(function: F) -> F:
 
     compile: Any = eqx.filter_jit
     return compile(function, compiler_options=RUN_ONCE)
+
+
+def for_threads(function: F) -> F:
+    """The function for other threads, with the settings of JAX that context managers have made in this one."""
+    import jax
+
+    contexts: dict[str, Any] = {
+        "jax_enable_x64": jax.enable_x64,
+        "jax_default_device": jax.default_device,
+        "jax_default_matmul_precision": jax.default_matmul_precision,
+        "jax_debug_nans": jax.debug_nans,
+    }
+    values = {name: getattr(jax.config, name) for name in contexts}
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for name, context in contexts.items():
+                stack.enter_context(context(values[name]))
+            return function(*args)
+
+    return cast(F, call)
 
 
 def allow_clearing() -> None:

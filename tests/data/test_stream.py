@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kairode
+from kairode.algorithms.fit import digest
 from kairode.callbacks import Progress
 from kairode.config.models import ModelConfig
 from kairode.config.training import TrainingConfig
@@ -166,6 +167,22 @@ def test_the_command(file: Path, tmp_path: Path, typed) -> None:
     assert "is an environment" in err
 
 
+def test_a_file_without_a_description(file: Path, tmp_path: Path, typed) -> None:
+    plain = tmp_path / "plain.parquet"
+    pq.write_table(pq.read_table(file).replace_schema_metadata(None), plain)
+    code, _, err = typed("fit", str(plain), "--stream", "--out", str(tmp_path / "fit"))
+    assert code == 2
+    assert "does not describe its variables" in err
+    assert not (tmp_path / "fit").exists()
+
+
+def test_parts_of_a_stream(file: Path, data: Trajectory) -> None:
+    found = kairode.stream(file)
+    np.testing.assert_array_equal(found[2].observation, kairode.read(file)[2].observation)
+    first, second = (digest(found.select(np.arange(n)), data) for n in (5, 6))
+    assert first != second
+
+
 def test_in_python(file: Path) -> None:
     options: dict[str, Any] = {"iterations": 4, "latent_size": 3, "batch_size": 4}
     same(kairode.fit("rnn", kairode.read(file), **options), kairode.fit("rnn", kairode.stream(file), **options))
@@ -184,7 +201,7 @@ def test_faults_are_named_by_their_row_in_the_file(file: Path, tmp_path: Path) -
         with pytest.raises(KairodeError, match=rf"row {len(table)}, column 'episode': episode 0 begins again"):
             opened(tmp_path / "twice.parquet")
     pq.write_table(table.replace_schema_metadata(None), tmp_path / "plain.parquet")
-    with pytest.raises(KairodeError, match="pass spec="):
+    with pytest.raises(KairodeError, match="pass a spec"):
         stream(tmp_path / "plain.parquet")
     assert isinstance(stream(tmp_path / "plain.parquet", kairode.read(file).spec), EpisodeStream)
 

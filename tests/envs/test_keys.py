@@ -1,11 +1,16 @@
 """Keys of compiled environments give the random numbers of JAX's own."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.keys import FEW, THREEFRY, key_of
+from kairode.envs.pendulum import Pendulum
+from kairode.envs.vector_jax import JaxVectorEnv
 
 DATA = np.random.SeedSequence(0).generate_state(10).reshape(5, 2)
 
@@ -50,3 +55,17 @@ def test_used_on_a_cpu_with_jaxs_default_generator() -> None:
     assert jax.random.key_impl(key_of(data)) == THREEFRY
     with jax.threefry_partitionable(False):
         assert jax.random.key_impl(key_of(data)) == "threefry2x32"
+
+
+class Arrivals(Pendulum):
+    """A pendulum whose intervals are drawn from a distribution that needs JAX's own keys."""
+
+    def interval(self, state: Any, action: Any, *, key: Any) -> Any:
+        return 0.05 * (1.0 + jax.random.poisson(key, 1.0, shape=()).clip(0, 3))
+
+
+def test_environments_of_ones_own_have_jaxs_keys() -> None:
+    env = JaxVectorEnv(Arrivals(), 2)
+    env.reset([0, 1])
+    assert (env.step(np.zeros((2, 1), np.float32)).tau > 0).all()
+    assert WindyGridworld.unrolled_keys

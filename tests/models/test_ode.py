@@ -179,3 +179,17 @@ def test_adaptive_steps_in_hidden_coordinates_run_out() -> None:
     z, tau, short = jnp.ones((4, 2)), jnp.array([1.0, 50.0]), Adaptive(1e-6, 1e-6, 3)
     assert np.isnan(short.solve(net, z, tau)).all()
     assert int(short.count(net, z, tau)) == 4
+
+
+def test_steps_are_counted_for_each_field() -> None:
+    solver = Adaptive(1e-6, 1e-6, 512)
+    nets = jax.vmap(lambda key: VectorField.new(4, 6, 6, 4, key=key))(jax.random.split(jax.random.key(0), 3))
+    nets = jax.tree.map(lambda x: x * jnp.array([0.1, 2.0, 5.0]).reshape(3, *[1] * (x.ndim - 1)), nets)
+    z, tau = jnp.ones((4, 2)), jnp.array([1.0, 3.0])
+
+    def count(net: VectorField) -> jax.Array:
+        return solver.count(unfold(net, 2), z, tau)
+
+    alone = [int(count(jax.tree.map(lambda x, i=i: x[i], nets))) for i in range(3)]
+    assert len(set(alone)) > 1
+    assert jax.vmap(count)(nets).tolist() == alone

@@ -170,9 +170,9 @@ def as_older(folder: Path, config: dict[str, Any]) -> Path:
             "run",
             RunConfig,
             OLD_RUN,
-            "kairode run gridworld --episodes 12 --fit-iterations 4 --ensemble-size 2 --model-free-episodes 6 "
-            "--schedule-episodes 0 --prices 0 1 --tolerance 0 --learn.episodes 6 --learn.no-sample-intervals "
-            "--set horizon=30",
+            "kairode run gridworld --episodes 12 --fit-iterations 4 --ensemble-size 2 --solver midpoint:2 "
+            "--consistency 0 --model-free-episodes 6 --schedule-episodes 0 --prices 0 1 --tolerance 0 "
+            "--learn.episodes 6 --learn.no-sample-intervals --set horizon=30",
         ),
         (
             "fit",
@@ -186,7 +186,8 @@ def as_older(folder: Path, config: dict[str, Any]) -> Path:
             DynaConfig,
             OLD_DYNA,
             "kairode dyna hiv --initial-episodes 10 --episodes-per-round 2 --rounds 1 --ensemble-size 2 "
-            "--fit-iterations 4 --imagined-episodes 20 --no-sample-intervals --set horizon=60",
+            "--solver midpoint:2 --consistency 0 --fit-iterations 4 --imagined-episodes 20 --no-sample-intervals "
+            "--set horizon=60",
         ),
     ],
 )

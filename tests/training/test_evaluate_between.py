@@ -194,3 +194,5 @@ def test_what_cannot_be_evaluated_between(env) -> None:
     for fractions in ((), (0.0, 0.5), (0.5, 0.25), (0.5, 1.5)):
         with pytest.raises(KairodeError, match="fractions must be ascending"):
             collect_between(env, episodes=2, fractions=fractions)
+    with pytest.raises(KairodeError, match=r"ends after 20 days, so it has no episodes at twice its longest interval"):
+        evaluate_between(model_of("rnn", env), kairode.make("hiv", horizon=20), episodes=2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import equinox as eqx
@@ -14,7 +15,8 @@ from scipy.linalg import expm
 
 import kairode
 from kairode.callbacks import Progress
-from kairode.config.models import ModelConfig
+from kairode.config.algorithms import FitConfig
+from kairode.config.models import MIDPOINT, ModelConfig
 from kairode.config.training import LossWeights, TrainingConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Intervals, Spec, Variable
@@ -382,3 +384,32 @@ def test_models_whose_timer_has_no_spread_still_load(data: Trajectory, tmp_path:
     assert resumed.models[0].timer.spread is None
     save_models(tmp_path / "new", "rnn", SMALL, [jax.tree.map(lambda x, i=i: x[i], models) for i in range(2)])
     assert load_models(tmp_path / "new")[0].timer.spread is not None
+
+
+def test_checkpoints_of_earlier_versions(data: Trajectory, tmp_path: Path) -> None:
+    """Settings that an earlier version did not have, or that have no effect on this model, are no other run."""
+    settings = dataclasses.replace(QUICK, iterations=4)
+    config = FitConfig("hiv", model="latent-ode", sizes=dataclasses.replace(SMALL, solver=MIDPOINT), training=settings)
+    without = dataclasses.replace(config, training=dataclasses.replace(settings, weights=LossWeights(consistency=0.0)))
+    identity = dataclasses.asdict(without)
+    del identity["training"]["weights"]["consistency"]
+    models = stacked("rnn", data.spec, 1)
+    train(models, settings, data, data, seeds=[0], folder=tmp_path, identity=identity)
+
+    def again(config: FitConfig) -> None:
+        train(models, settings, data, data, seeds=[0], folder=tmp_path, identity=dataclasses.asdict(config))
+
+    again(without)
+    with pytest.raises(KairodeError, match=r"training.weights.consistency is 0.0 there and 3.0 here"):
+        again(config)
+    other = dataclasses.replace(without, model="rnn", sizes=SMALL)
+    with pytest.raises(KairodeError, match="model is"):
+        again(other)
+    train(models, settings, data, data, seeds=[0], folder=tmp_path / "rnn", identity=identity | {"model": "rnn"})
+    train(models, settings, data, data, seeds=[0], folder=tmp_path / "rnn", identity=dataclasses.asdict(other))
+
+
+def test_weights_of_the_loss_are_not_negative() -> None:
+    for bad in (-1.0, math.nan):
+        with pytest.raises(KairodeError, match="consistency"):
+            LossWeights(consistency=bad)

@@ -1,6 +1,8 @@
 """Seeds divided over cores: every seed once, and the same weights to the last bit."""
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kairode
+from kairode._xla import for_threads
 from kairode.config.models import ModelConfig
 from kairode.config.training import TrainingConfig
 from kairode.models.zoo import build
@@ -47,3 +50,22 @@ def test_weights_do_not_depend_on_the_number_of_cores(model: str, monkeypatch: p
     assert one.iterations == two.iterations
     for a, b in zip(jax.tree.leaves(one.models), jax.tree.leaves(two.models), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_threads_have_the_settings_of_their_caller() -> None:
+    names = ("jax_enable_x64", "jax_default_matmul_precision", "jax_debug_nans", "jax_default_device")
+
+    def settings() -> list[Any]:
+        return [getattr(jax.config, name) for name in names]
+
+    device = jax.devices()[0]
+    with (
+        jax.enable_x64(True),
+        jax.default_matmul_precision("highest"),
+        jax.debug_nans(True),
+        jax.default_device(device),
+    ):
+        call = for_threads(settings)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(call).result() == [True, "highest", True, device]
+        assert pool.submit(settings).result() == settings()

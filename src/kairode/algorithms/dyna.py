@@ -217,8 +217,10 @@ def refit_ensemble(
 ) -> tuple[Any, float]:
     """Fit the ensemble to all data so far, starting from the last round's models; also its validation error."""
     iterations = config.fit_iterations if models is None else config.fit_iterations // 2
+    usual = fit_preset(config.env).training
     settings = dataclasses.replace(
-        fit_preset(config.env).training,
+        usual,
+        weights=dataclasses.replace(usual.weights, consistency=config.consistency),
         iterations=iterations,
         chunk_length=config.chunk_length,
         cooldown=0.5,
@@ -236,7 +238,9 @@ def refit_ensemble(
 def _new_models(config: DynaConfig, data: Trajectory) -> Any:
     seed = derive(config.seed, Purpose.DYNA_MODEL)
     fit = fit_preset(config.env, model=config.model, seeds=config.ensemble_size, seed=seed)
-    sizes = dataclasses.replace(fit.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden)
+    sizes = dataclasses.replace(
+        fit.sizes, latent_size=config.latent_size, field_hidden=config.field_hidden, solver=config.solver
+    )
     return new_models(dataclasses.replace(fit, sizes=sizes), data)
 
 

@@ -20,7 +20,7 @@ from kairode.config.keywords import field_names, with_options
 from kairode.config.models import ModelConfig, check_model
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
-from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream
+from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream, stream_spec
 from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.envs.core import Spec
@@ -79,7 +79,15 @@ def fit(
         The fitted `DynamicsModel`; a list of them if `seeds` is given.
     """
     if not isinstance(data, Trajectory | EpisodeStream):
-        raise KairodeError(f"data must be a trajectory, from kairode.collect or kairode.read, got {data!r}.")
+        raise KairodeError(
+            "data must be episodes, from kairode.collect or kairode.read (or kairode.stream, if they do not fit into "
+            f"memory), got {data!r}."
+        )
+    if not (valid is None or isinstance(valid, Trajectory)):
+        raise KairodeError(
+            f"valid must be episodes in memory, from kairode.collect or kairode.read (of a stream: stream[:100]), got "
+            f"{type(valid).__name__}."
+        )
     if len(data) < 2 and valid is None:
         raise KairodeError("a single episode cannot be split: pass validation episodes too.")
     if valid is None:
@@ -131,7 +139,11 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
     path = Path(config.source)
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
+    if streamed:
+        stream_spec(path)  # raises before the folder is made
     train, valid, test = split_sizes(path, count_episodes(path) if streamed else len(read(path)))
+    if streamed:
+        valid, test = min(valid, HELD_OUT), min(test, HELD_OUT)
     return dataclasses.replace(
         config,
         digest=file_digest(path),
@@ -270,7 +282,9 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
 def digest(*trees: Any) -> str:
     """SHA-256 of all arrays in data or models."""
     found = hashlib.sha256()
-    found.update("".join(tree.digest for tree in trees if isinstance(tree, EpisodeStream)).encode())
+    for tree in trees:
+        if isinstance(tree, EpisodeStream):
+            found.update(tree.digest.encode() + tree.start.tobytes() + tree.length.tobytes())
     for array in jax.tree.leaves(eqx.filter(trees, eqx.is_array)):
         found.update(np.ascontiguousarray(array).tobytes())
     return found.hexdigest()

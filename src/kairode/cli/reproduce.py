@@ -46,8 +46,8 @@ def reproduce_command(
             figure-schedule (return against decisions), figure-mujoco (learning curves of the robots), figure-solvers
             (error against cost), or all.
         rows: rows of table1: gridworld, acrobot, hiv, hiv-whole by default; also gridworld-still (no noise),
-            acrobot-fine (fine integration), hiv-partial, pendulum, and gridworld-cooled, acrobot-cooled, hiv-cooled,
-            hiv-whole-cooled (fitted with a cooldown).
+            acrobot-fine (fine integration), acrobot-short (the same, 10 s), hiv-partial, pendulum, and
+            gridworld-cooled, acrobot-cooled, hiv-cooled, hiv-whole-cooled (fitted with a cooldown).
         models: only these models of table1 and table-between; the paper's six by default.
         studies: only run these studies (named as their records) of table-between, the tables of returns,
             figure-schedule and figure-mujoco.

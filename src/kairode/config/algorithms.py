@@ -1,11 +1,11 @@
 """Settings of the algorithms: fitting, learning in imagination, Dyna, MPC and the choice of decision times."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.checks import at_least, not_negative, unit_interval
-from kairode.config.models import ModelConfig, check_model
+from kairode.config.models import CONSISTENCY, EARLIER, SOLVER, ModelConfig, check_model
 from kairode.config.planning import PlanConfig
 from kairode.config.training import TrainingConfig
 from kairode.errors import KairodeError
@@ -110,6 +110,10 @@ class DynaConfig:
     """Dimensions of the models' latent state: data of a good policy span more than data of random actions."""
     field_hidden: int = 48
     """Tanh units in each hidden layer of the models' vector field."""
+    solver: str = SOLVER
+    """ODE solver of the models, as for `kairode fit`."""
+    consistency: float = CONSISTENCY
+    """Weight of the consistency term of the models' fits (`LossWeights`)."""
     fit_iterations: int = 3000
     """Iterations of the first fit; later rounds continue from the last models with half as many."""
     chunk_length: int = 20
@@ -135,8 +139,12 @@ class DynaConfig:
     env_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the environment that differ from its setting."""
 
+    absent: ClassVar[dict[str, Any]] = EARLIER
+    """Fields that older configs do not have, with the value that they stood for."""
+
     def __post_init__(self) -> None:
         check_model(self.model)
+        not_negative(self, "consistency")
         at_least(self, 10, "initial_episodes")
         at_least(self, 2, "fit_iterations")
         at_least(self, 0, "rounds", "seed")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from typing import Any
 
 from kairode.config.checks import at_least
 from kairode.errors import unknown
@@ -14,8 +15,12 @@ SOLVER = "rk4:3"
 """The default: the cheapest solver with which models of every environment are flows (with the consistency term of
 `LossWeights`), so that states between decisions and at other intervals mean something; docs/architecture.md has the
 figures."""
+CONSISTENCY = 3.0
+"""The default weight of the consistency term (`LossWeights`)."""
 MIDPOINT = "midpoint:2"
 """The default of earlier versions, which is no flow; the published results of the robots were made with it."""
+EARLIER: dict[str, Any] = {"solver": MIDPOINT, "consistency": 0.0}
+"""What a config stands for that lacks these fields, since an earlier version wrote it."""
 
 
 @dataclasses.dataclass(frozen=True)

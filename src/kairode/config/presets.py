@@ -201,7 +201,7 @@ def _paper_run(config: RunConfig) -> RunConfig:
 
 
 def _dyna_run(config: RunConfig, rounds: int) -> RunConfig:
-    """Like `kairode dyna`, with smaller Q-networks and fewer iterations: as good, in half the time (docs/results.md)."""
+    """Dyna rounds with smaller Q-networks and fewer iterations than `kairode dyna` (docs/results.md says why)."""
     dyna = dyna_preset(config.env)
     learn = LearnConfig(
         episodes=dyna.imagined_episodes,
@@ -231,6 +231,8 @@ def dyna_of_run(run: RunConfig) -> DynaConfig:
         episodes_per_round=run.episodes_per_round,
         rounds=run.rounds,
         ensemble_size=run.ensemble_size,
+        solver=run.solver,
+        consistency=run.consistency,
         fit_iterations=run.fit_iterations,
         imagined_episodes=run.learn.episodes,
         rollout_length=run.learn.rollout_length or DynaConfig.rollout_length,  # None in the oldest run folders

@@ -1,11 +1,11 @@
 """Settings of `kairode run` on a system with discrete actions; every field is an option of the command."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from kairode.config.algorithms import MODEL_FREE, LearnConfig
-from kairode.config.checks import at_least, unit_interval
-from kairode.config.models import check_model
+from kairode.config.checks import at_least, not_negative, unit_interval
+from kairode.config.models import CONSISTENCY, EARLIER, SOLVER, check_model
 from kairode.config.planning import TOLERANCE
 from kairode.errors import KairodeError
 
@@ -29,6 +29,10 @@ class RunConfig:
     """Iterations of fitting (half as many in later Dyna rounds)."""
     ensemble_size: int = 3
     """Models. Without Dyna rounds, from three on, the last one validates the policy learned in the others."""
+    solver: str = SOLVER
+    """ODE solver of the models, as for `kairode fit`."""
+    consistency: float = CONSISTENCY
+    """Weight of the consistency term of the models' fits (`LossWeights`)."""
     model_free_episodes: int | None = None
     """Real training episodes of the model-free policy; by default as many as the main policy has seen, 0 for none."""
     schedule_episodes: int = 300
@@ -57,6 +61,9 @@ class RunConfig:
     """The paper's protocol: 1000 random episodes, one model, raw rewards, no bounds in imagination, most likely
     intervals (hours)."""
 
+    absent: ClassVar[dict[str, Any]] = EARLIER
+    """Fields that older configs do not have, with the value that they stood for."""
+
     def __post_init__(self) -> None:
         if self.model == MODEL_FREE:
             raise KairodeError(
@@ -64,6 +71,7 @@ class RunConfig:
                 "model."
             )
         check_model(self.model)
+        not_negative(self, "consistency")
         at_least(self, 1, "episodes", "episodes_per_round", "fit_iterations", "ensemble_size")
         at_least(self, 0, "rounds", "model_free_episodes", "schedule_episodes", "schedule_refits", "seed")
         unit_interval(self, "tolerance")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from kairode.config.models import EARLIER
 from kairode.errors import KairodeError, unknown
 
 T = TypeVar("T")
@@ -34,7 +35,8 @@ def from_dict(cls: type[T], data: Any, *, file: str | Path = "") -> T:
 
 def with_effect(config: dict[str, Any]) -> dict[str, Any]:
     """A config, as a dict, without the fields of an ODE if its model has none."""
-    return config if "ode" in config.get("model", "ode") else _without(config, ("solver", "consistency"))
+    model = config.get("model")
+    return _without(config, tuple(EARLIER)) if isinstance(model, str) and "ode" not in model else config
 
 
 def _without(part: Any, names: tuple[str, ...]) -> Any:

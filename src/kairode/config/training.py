@@ -1,9 +1,10 @@
 """Settings of fitting a dynamics model."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kairode.config.checks import at_least, not_negative, positive, unit_interval
+from kairode.config.models import CONSISTENCY, EARLIER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +24,20 @@ class LossWeights:
     """Squared Frobenius norm of the vector field's Jacobian, estimated with one random vector (Finlay et al. 2020)."""
     curvature: float = 0.0
     """|d^2 z/ds^2|^2 of the flow (Kelly et al. 2020, second order)."""
-    consistency: float = 3.0
+    consistency: float = CONSISTENCY
     """Squared difference of the latent state after an interval between the solver's steps and twice as many, mean over
     the latent dimensions, at one decision in sixteen. It makes what a fixed-step solver learns a flow; adaptive solvers
     and models without an ODE do without it."""
 
-    absent: ClassVar[dict[str, float]] = {"consistency": 0.0}
+    absent: ClassVar[dict[str, Any]] = {"consistency": EARLIER["consistency"]}
     """Fields that older configs do not have, with the value that they stood for."""
+
+    def __post_init__(self) -> None:
+        not_negative(self, *(field.name for field in dataclasses.fields(self)))
 
     @property
     def regularised(self) -> bool:
-        """True if any term depends on the vector field."""
+        """True if the vector field's energy, Jacobian or curvature is penalised."""
         return self.energy > 0 or self.jacobian > 0 or self.curvature > 0
 
 

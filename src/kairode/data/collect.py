@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from kairode._xla import for_threads
 from kairode.callbacks import Callback, counter, no_callback
 from kairode.data.collect_host import collect_host
 from kairode.data.policy import Policy, as_policy
@@ -170,12 +171,11 @@ def _parts(
     spec = env.task.spec
     limit = spec.longest(schedule.shortest(spec))
     batch_size = math.ceil(episodes / math.ceil(episodes / max_batch()))
-    x64 = bool(jax.config.read("jax_enable_x64"))  # thread-local
 
+    @for_threads
     def part(start: int) -> Rollout:
-        with jax.enable_x64(x64):
-            keys = episode_keys(seed, batch_size, start)
-            return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit, fractions))
+        keys = episode_keys(seed, batch_size, start)
+        return jax.device_get(rollout_compiled(env, policy, schedule, keys, limit, fractions))
 
     # On the CPU a call uses one core: calls run in parallel. The first runs alone, so that it is compiled once.
     yield part(0)

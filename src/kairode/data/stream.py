@@ -68,6 +68,8 @@ class EpisodeStream:
 
     def __getitem__(self, index: Any) -> Trajectory:
         numbers = np.arange(len(self))[index]
+        if np.ndim(numbers) == 0:
+            return self[numbers[None]][0]
         return self.parts(numbers, np.zeros_like(numbers), self.longest)
 
     def select(self, index: np.ndarray) -> "EpisodeStream":
@@ -119,13 +121,7 @@ def stream(path: str | Path, spec: Spec | None = None, *, scratch: str | Path | 
         scratch: folder for the decoded numbers (as large as the file is uncompressed, removed at the end); by default
             the system's temporary folder, TMPDIR.
     """
-    with open_file(path) as file:
-        spec = spec or described_spec(path, file.schema_arrow)
-    if spec is None:
-        raise KairodeError(
-            f"{path} does not describe its variables, and a stream does not infer them: pass spec=.. to "
-            "kairode.stream, or write the file with kairode.write."
-        )
+    spec = spec or stream_spec(path)
     rows = ScratchFile(scratch)
     found: list[tuple[np.ndarray, ...]] = []
     for part in _parse(path, spec):
@@ -134,6 +130,19 @@ def stream(path: str | Path, spec: Spec | None = None, *, scratch: str | Path | 
     length, terminated, truncated = (np.concatenate(column) for column in zip(*found, strict=True))
     start = np.concatenate([[0], np.cumsum(length[:-1].astype(np.int64) + 1)])
     return EpisodeStream(spec, file_digest(path), int(length.max()), rows, start, length, terminated, truncated)
+
+
+def stream_spec(path: str | Path) -> Spec:
+    """The description of its variables that a file contains; raises if it has none."""
+    with open_file(path) as file:
+        found = described_spec(path, file.schema_arrow)
+    if found is None:
+        raise KairodeError(
+            f"{path} does not describe its variables, which a stream does not infer from the numbers: pass a spec to "
+            "kairode.stream, stream a file that kairode.write or kairode collect has written, or read it into memory "
+            "(without --stream)."
+        )
+    return found
 
 
 def file_digest(path: str | Path) -> str:

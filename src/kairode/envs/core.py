@@ -246,6 +246,8 @@ class Environment(eqx.Module):
     deterministic: ClassVar[bool] = False
     """Whether nothing is random between decisions (nor at the start, unless `restored` recovers the state), so that a
     trajectory can be simulated again."""
+    unrolled_keys: ClassVar[bool] = False
+    """Whether its methods work with the keys of `envs/keys.py`, which are faster on a CPU where steps are small."""
 
     @property
     def action_mode(self) -> Literal["held", "once"]:

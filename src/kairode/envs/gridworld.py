@@ -73,6 +73,7 @@ class WindyGridworld(Environment):
     """Decisions after which an episode is truncated; None for no cap."""
     discount: float = 0.99
     """Gamma, per second."""
+    unrolled_keys = True
 
     def __check_init__(self) -> None:
         if not 0 <= self.noise < math.inf:

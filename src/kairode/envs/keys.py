@@ -2,7 +2,8 @@
 
 On a CPU, JAX compiles Threefry-2x32 to a loop of five groups of rounds. A step of a small environment draws about ten
 blocks, and the loops take longer than its dynamics. The same rounds written one after the other, each word as its own
-array, become one vectorised kernel. The numbers are the same, bit for bit.
+array, become one vectorised kernel. The numbers are the same, bit for bit. Some functions (`jax.random.poisson`) accept
+only JAX's own implementation, so an environment has these keys only if it says so (`Environment.unrolled_keys`).
 """
 
 import math
@@ -89,3 +90,8 @@ def key_of(data: UInt32[Array, "2"]) -> Key[Array, ""]:
     if jax.default_backend() == "cpu" and partitionable:
         return jax.random.wrap_key_data(data, impl=THREEFRY)
     return jax.random.wrap_key_data(data)
+
+
+def default_keys(key: Key[Array, "*shape"]) -> Key[Array, "*shape"]:
+    """The same keys in JAX's own implementation."""
+    return jax.random.wrap_key_data(jax.random.key_data(key))

@@ -10,7 +10,7 @@ import numpy as np
 
 from kairode.envs.batching import batched_vmap
 from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, begin_episode, decimal
-from kairode.envs.keys import key_of
+from kairode.envs.keys import default_keys, key_of
 from kairode.envs.schedule import Own, Schedule, hold
 from kairode.envs.vector import InstanceKeys, Step, VectorEnv, next_episode_key, step_key
 from kairode.errors import KairodeError
@@ -28,8 +28,11 @@ class EnvCalls(NamedTuple):
 def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
     """Compile with environment and schedule as constants; only what changes is an argument."""
 
+    def own(keys: jax.Array) -> jax.Array:
+        return keys if env.unrolled_keys else default_keys(keys)
+
     def reset(data: jax.Array) -> Moment:
-        return begin_episode(env, key=jax.random.fold_in(key_of(data), 1))
+        return begin_episode(env, key=own(jax.random.fold_in(key_of(data), 1)))
 
     def reset_some(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
         return choose(chosen, reset(data), moment)
@@ -37,7 +40,7 @@ def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
     def step(
         moment: Moment, action: Action, tau: Tau | None, data: jax.Array, autoreset: jax.Array | None
     ) -> tuple[Moment, Outcome, jax.Array]:
-        keys = jax.random.split(step_key(data, moment.count))
+        keys = own(jax.random.split(step_key(data, moment.count)))
         if autoreset is None:
             return *hold(env, schedule, moment, action, keys=keys, tau=tau), data
         after, outcome = hold(env, schedule, moment, action, keys=keys, tau=tau, going=~autoreset)

@@ -1,10 +1,10 @@
 """Dormand-Prince 5(4) with step-size control, in the hidden coordinates of `field.py`.
 
-The rules are those of diffrax's `Dopri5` with its `PIDController`: Hairer's choice of the first step, then an
-I-controller; all examples of a batch take the same steps. What differs is the cost: a stage takes two products, the
-first stage of a step is the last of the step before, and the gradient recomputes the stages of each accepted step from
-its start instead of storing them. Under `vmap` (several seeds) every instance has its own step sizes and all run in one
-loop until the last is finished.
+The first step is that of Hairer, Norsett and Wanner (1993), the controller that of diffrax's `PIDController` (integral
+only); all examples of a batch take the same steps. From the same first step, diffrax's `Dopri5` takes the same steps,
+up to rounding. What differs is the cost: a stage takes two products, the first stage of a step is the last of the step
+before, and the gradient recomputes the stages of each accepted step from its start instead of storing them. Under
+`vmap` (several seeds) every instance has its own step sizes and all run in one loop until the last is finished.
 """
 
 from functools import partial
@@ -38,6 +38,9 @@ class _Progress(NamedTuple):
     g: Float[Array, "k h n"]
     """g(u), the first stage of the next step."""
     tried: Int[Array, ""]
+    """Steps of the loop."""
+    own: Int[Array, " k"]
+    """Steps of each instance."""
     starts: Any
     """z before every step, if a gradient will be needed."""
     lengths: Any
@@ -172,14 +175,17 @@ def _integrate(limits: tuple[float, float, int], keep: bool, field: HiddenField,
         def take(new: Array, old: Array) -> Array:
             return jnp.where(good[:, None, None], new, old)
 
+        own = here.own + (here.s < 1)
         s = jnp.where(good, jnp.where(final, 1.0, here.s + h), here.s)
         return _Progress(
-            s, h * scale, take(z, here.z), take(u, here.u), take(g, here.g), here.tried + 1, starts, lengths
+            s, h * scale, take(z, here.z), take(u, here.u), take(g, here.g), here.tried + 1, own, starts, lengths
         )
 
     u, g, h = jax.vmap(begin)(field, z, tau)
     empty = (jnp.zeros((most, *z.shape), z.dtype), jnp.zeros((most, count), z.dtype)) if keep else ((), ())
-    here = _Progress(jnp.zeros(count, z.dtype), h, z, u, g, jnp.zeros((), jnp.int32), *empty)
+    here = _Progress(
+        jnp.zeros(count, z.dtype), h, z, u, g, jnp.zeros((), jnp.int32), jnp.zeros(count, jnp.int32), *empty
+    )
     end = jax.lax.while_loop(lambda here: (here.s < 1).any() & (here.tried < most), body, here)
     return _finish(end, most, keep)
 
@@ -187,7 +193,7 @@ def _integrate(limits: tuple[float, float, int], keep: bool, field: HiddenField,
 def _finish(end: _Progress, most: int, keep: bool) -> Any:
     reached = end.s >= 1
     after = jnp.where(reached[:, None, None], end.z, jnp.nan)
-    steps = jnp.where(reached, end.tried, most + 1)
+    steps = jnp.where(reached, end.own, most + 1)
     if not keep:
         return after, steps
     tried = jnp.full(len(reached), end.tried)

@@ -132,6 +132,8 @@ def _backward(
     """Cotangents of the field's weights, of z and of tau, from that of the state after the steps."""
     field, z, tau, (inner, outer, total) = saved
     stages, h = len(method.b), tau[None] / count
+    if field.first.transpose is None:
+        raise ValueError("gradients through the steps of a field need its batch size: field.unfold(batch).")
     back = {name: getattr(field, name).transpose for name in ("first", "inner", "last", "product")}
     tc = tau[None] * c
     c_last = back["last"] @ tc / count

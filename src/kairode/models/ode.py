@@ -101,6 +101,7 @@ class Adaptive(Solver):
     rtol: float = eqx.field(static=True, default=1e-3)
     atol: float = eqx.field(static=True, default=1e-4)
     max_steps: int = eqx.field(static=True, default=64)
+    """A gradient keeps memory for the states of so many steps, at every decision of a batch."""
 
     def __check_init__(self) -> None:
         if not (self.rtol > 0 and self.atol > 0 and self.max_steps >= 1):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kairode.config.algorithms import DynaConfig, MPCConfig
 from kairode.config.commands import command_of
-from kairode.config.models import PAPER_MODELS
+from kairode.config.models import EARLIER, PAPER_MODELS
 from kairode.errors import KairodeError, unknown
 from kairode.models.zoo import MODELS
 from kairode.paper import between, estimate, locomotion, returns, table1
@@ -202,7 +202,7 @@ def _cell(row: str, model: str, scope: Scope) -> WorkItem:
 
 def _rounds(seed: int, scope: Scope) -> WorkItem:
     name, folder = f"policies/rounds-hiv-{seed}", dyna_folder(scope.runs, "hiv", seed)
-    config = scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed))
+    config = scope.of(DynaConfig("hiv", sample_intervals=False, seed=seed, **EARLIER))
     return WorkItem(
         name=name,
         words=("-m", "kairode", "study", name, *scope.words(), "--quiet"),

@@ -136,10 +136,12 @@ def about(config: RunConfig) -> dict[str, Any]:
 def fit_config(config: RunConfig) -> FitConfig:
     """The fit of a run without Dyna rounds: the environment's preset with the run's numbers."""
     preset = fit_preset(config.env)
+    weights = dataclasses.replace(preset.training.weights, consistency=config.consistency)
     return dataclasses.replace(
         preset,
         model=config.model,
-        training=dataclasses.replace(preset.training, iterations=config.fit_iterations),
+        sizes=dataclasses.replace(preset.sizes, solver=config.solver),
+        training=dataclasses.replace(preset.training, iterations=config.fit_iterations, weights=weights),
         episodes=config.episodes,
         seeds=config.ensemble_size,
         seed=derive(config.seed, Purpose.RUN_MODEL),

@@ -20,6 +20,7 @@ from kairode.data.policy import Policy
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Environment
 from kairode.envs.host import HostEnvironment
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop, prepare
 
@@ -108,6 +109,12 @@ def collect_between_episodes(
     callback: Callback = no_callback,
 ) -> BetweenEpisodes:
     """The test episodes of `evaluate_between`. All three sets have the same seed, so the same initial states."""
+    spec = env.task.spec
+    if 2 * spec.intervals.high > spec.horizon:
+        raise KairodeError(
+            f"'{spec.name}' ends after {spec.horizon:g} {spec.time_unit}s, so it has no episodes at twice its longest "
+            f"interval ({2 * spec.intervals.high:g}): use a longer horizon."
+        )
     own, between = collect_between(env, policy, episodes=episodes, fractions=fractions, seed=seed, callback=callback)
     low, high = own.spec.intervals.low, own.spec.intervals.high
     half, double = (

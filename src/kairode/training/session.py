@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kairode._lock import locked
-from kairode.config.serialize import first_difference
+from kairode.config.models import EARLIER
+from kairode.config.serialize import first_difference, with_effect
 from kairode.errors import KairodeError, Stopped
 from kairode.training import checkpoint
 
@@ -67,6 +68,7 @@ class Session:
         self.earlier = checkpoint.describe(self.folder)
         before = self.earlier.get("identity")  # absent in checkpoints of older versions
         now = _without_added(self.identity, before)
+        before, now = (_with_effect(_with_earlier(one, now)) for one in (before, now))
         if before is not None and now is not None and before != now:
             raise KairodeError(
                 f"{self.folder} holds the checkpoint of another run ({first_difference(before, now)}): "
@@ -108,6 +110,21 @@ def _without_added(now: Any, before: Any) -> Any:
         return now
     kept = {name: value for name, value in now.items() if name != ADDED or name in before}
     return {name: _without_added(value, before.get(name)) for name, value in kept.items()}
+
+
+def _with_earlier(before: Any, now: Any) -> Any:
+    """An identity with the fields that it lacks because an earlier version wrote it."""
+    if not (isinstance(now, dict) and isinstance(before, dict)):
+        return before
+    added = {name: EARLIER[name] for name in EARLIER if name in now and name not in before}
+    return {name: _with_earlier(value, now.get(name)) for name, value in before.items()} | added
+
+
+def _with_effect(identity: Any) -> Any:
+    """An identity without the fields that have no effect, in every config that it contains."""
+    if not isinstance(identity, dict):
+        return identity
+    return with_effect({name: _with_effect(value) for name, value in identity.items()})
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from kairode._xla import for_threads
 from kairode.config.training import TrainingConfig
 from kairode.data.stream import EpisodeStream
 from kairode.data.trajectory import Trajectory
@@ -109,7 +110,7 @@ class StreamBatches(BatchSource):
         batches = self._read(done) if found is None else found.result()
         after = done + self.iterations(done)
         if after < self.settings.iterations:
-            self._ahead[after] = self._reader.submit(self._read, after)
+            self._ahead[after] = self._reader.submit(for_threads(self._read), after)
         return batches
 
     def close(self) -> None:

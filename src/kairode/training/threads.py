@@ -6,7 +6,6 @@ so they are divided over threads, each of which runs its own compiled program.
 
 import itertools
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from kairode._xla import for_threads
 from kairode.config.training import TrainingConfig
+from kairode.envs.batching import cores
 from kairode.models.predict import Episodes
 from kairode.training.losses import Terms
 from kairode.training.step import Cooling, FitState, run_iterations
@@ -23,12 +24,6 @@ from kairode.trees import on_host
 
 MOST = 3
 """Seeds of a group: per seed, a program for two or three takes least time."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def seed_groups(seeds: int) -> list[slice]:
@@ -49,15 +44,18 @@ def run_on_cores(
     cooling: Cooling | None = None,
 ) -> tuple[FitState, Terms]:
     """`run_iterations`, on a CPU with the seeds in groups, as many at a time as there are cores."""
-    groups = seed_groups(len(fit_state.iteration)) if on_host(jnp.asarray(fit_state.iteration)) else []
+    there = jnp.asarray(fit_state.iteration)
+    groups = seed_groups(len(there)) if on_host(there) else []
     if len(groups) < 2:
         return run_iterations(fit_state, data, batches, static, settings, own, cooling)
 
+    @for_threads
     def run(group: slice) -> tuple[FitState, Terms]:
         # Views, without a compiled program for each shape.
         mine, chosen = (jax.tree.map(lambda x: np.asarray(x)[group], tree) for tree in (fit_state, data))
         part = np.asarray(batches)[:, group]
-        return run_iterations(mine, chosen if own else data, part, static, settings, own, cooling)
+        with jax.default_device(next(iter(there.devices()))):
+            return run_iterations(mine, chosen if own else data, part, static, settings, own, cooling)
 
     with ThreadPoolExecutor(min(len(groups), cores()), "seeds") as pool:
         parts = jax.block_until_ready(list(pool.map(run, groups)))
