@@ -206,9 +206,10 @@ def test_learning_with_the_most_likely_interval(tmp_path):
     sure = eqx.tree_at(weights, sure, replace_fn=lambda x: 1e6 * x)
     small = {"episodes": 6, "hidden": (8,), "batch_size": 8, "replay_capacity": 64}
     likely = kairode.learn(model, env, sample_intervals=False, folder=tmp_path, **small)
-    np.testing.assert_array_equal(likely.q.weights[0], kairode.learn(sure, env, **small).q.weights[0])
+    # Two programs, which may round differently.
+    np.testing.assert_allclose(likely.q.weights[0], kairode.learn(sure, env, **small).q.weights[0], rtol=1e-5)
     drawn = kairode.learn(model, env, **small)
-    assert not np.array_equal(likely.q.weights[0], drawn.q.weights[0])
+    assert not np.allclose(likely.q.weights[0], drawn.q.weights[0], rtol=1e-3)
     with pytest.raises(
         kairode.KairodeError, match=r"another run .about.config.sample_intervals is false there and true"
     ):
