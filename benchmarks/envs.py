@@ -193,9 +193,9 @@ def gridworld_profile() -> dict[str, float]:
     @jax.vmap
     def draws(data: Any, moment: Any) -> Any:
         """The random numbers of a step: its interval, and a start in case it resets."""
-        keys = jax.random.split(step_key(data, moment.count))
-        data = next_episode_key(data)
-        start = inner.env.reset(key=jax.random.fold_in(key_of(data), 1))
+        keys = jax.random.split(step_key(data, moment.count, unrolled=True))
+        data = next_episode_key(data, unrolled=True)
+        start = inner.env.reset(key=jax.random.fold_in(key_of(data, unrolled=True), 1))
         return next_interval(inner.env, Own(), moment, moment.count, key=keys[0]), data, start
 
     parts = {

@@ -52,9 +52,10 @@ def test_64_bits_and_seeds() -> None:
 
 def test_used_on_a_cpu_with_jaxs_default_generator() -> None:
     data = jnp.asarray(DATA[0])
-    assert jax.random.key_impl(key_of(data)) == THREEFRY
+    assert jax.random.key_impl(key_of(data, True)) == THREEFRY
+    assert jax.random.key_impl(key_of(data, False)) == "threefry2x32"
     with jax.threefry_partitionable(False):
-        assert jax.random.key_impl(key_of(data)) == "threefry2x32"
+        assert jax.random.key_impl(key_of(data, True)) == "threefry2x32"
 
 
 class Arrivals(Pendulum):

@@ -247,7 +247,7 @@ class Environment(eqx.Module):
     """Whether nothing is random between decisions (nor at the start, unless `restored` recovers the state), so that a
     trajectory can be simulated again."""
     unrolled_keys: ClassVar[bool] = False
-    """Whether its methods work with the keys of `envs/keys.py`, which are faster on a CPU where steps are small."""
+    """Whether its methods work with the keys of `envs/keys.py`: faster for many instances on a CPU."""
 
     @property
     def action_mode(self) -> Literal["held", "once"]:

@@ -2,8 +2,9 @@
 
 On a CPU, JAX compiles Threefry-2x32 to a loop of five groups of rounds. A step of a small environment draws about ten
 blocks, and the loops take longer than its dynamics. The same rounds written one after the other, each word as its own
-array, become one vectorised kernel. The numbers are the same, bit for bit. Some functions (`jax.random.poisson`) accept
-only JAX's own implementation, so an environment has these keys only if it says so (`Environment.unrolled_keys`).
+array, become one vectorised kernel, which is faster for many instances. The numbers are the same, bit for bit. Some
+functions (`jax.random.poisson`) accept only JAX's own implementation, so an environment has these keys only if it says
+so (`Environment.unrolled_keys`).
 """
 
 import math
@@ -83,15 +84,10 @@ THREEFRY = define_prng_impl(
 )
 
 
-def key_of(data: UInt32[Array, "2"]) -> Key[Array, ""]:
-    """The key of these key data."""
+def key_of(data: UInt32[Array, "2"], unrolled: bool) -> Key[Array, ""]:
+    """The key of these key data, in the form of this module if it is asked for and has the same numbers."""
     # On a GPU JAX has a kernel of its own; `split` and `random_bits` above are JAX's partitionable ones.
     partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if jax.default_backend() == "cpu" and partitionable:
+    if unrolled and jax.default_backend() == "cpu" and partitionable:
         return jax.random.wrap_key_data(data, impl=THREEFRY)
     return jax.random.wrap_key_data(data)
-
-
-def default_keys(key: Key[Array, "*shape"]) -> Key[Array, "*shape"]:
-    """The same keys in JAX's own implementation."""
-    return jax.random.wrap_key_data(jax.random.key_data(key))

@@ -82,14 +82,14 @@ class VectorEnv(abc.ABC):
 # Keys are passed to compiled calls as raw key data: calls with typed keys are several times slower.
 
 
-def next_episode_key(data: jax.Array) -> jax.Array:
+def next_episode_key(data: jax.Array, unrolled: bool = False) -> jax.Array:
     """Key data of the next episode, from those of the last one."""
-    return jax.random.key_data(jax.random.fold_in(key_of(data), 0))
+    return jax.random.key_data(jax.random.fold_in(key_of(data, unrolled), 0))
 
 
-def step_key(data: jax.Array, count: Any) -> jax.Array:
+def step_key(data: jax.Array, count: Any, unrolled: bool = False) -> jax.Array:
     """Key of a decision: 0 is folded in for the next episode, 1 for the initial state, 2 and above for decisions."""
-    return jax.random.fold_in(key_of(data), count + 2)
+    return jax.random.fold_in(key_of(data, unrolled), count + 2)
 
 
 @jax.jit

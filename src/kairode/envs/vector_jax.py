@@ -10,7 +10,7 @@ import numpy as np
 
 from kairode.envs.batching import batched_vmap
 from kairode.envs.core import Action, Environment, Moment, Outcome, Tau, begin_episode, decimal
-from kairode.envs.keys import default_keys, key_of
+from kairode.envs.keys import key_of
 from kairode.envs.schedule import Own, Schedule, hold
 from kairode.envs.vector import InstanceKeys, Step, VectorEnv, next_episode_key, step_key
 from kairode.errors import KairodeError
@@ -25,14 +25,15 @@ class EnvCalls(NamedTuple):
     step: Callable[..., tuple[Moment, Outcome, jax.Array]]
 
 
-def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
+MANY = 32
+"""Instances from which on unrolled keys are faster."""
+
+
+def compile_env(env: Environment, schedule: Schedule, unrolled: bool = False) -> EnvCalls:
     """Compile with environment and schedule as constants; only what changes is an argument."""
 
-    def own(keys: jax.Array) -> jax.Array:
-        return keys if env.unrolled_keys else default_keys(keys)
-
     def reset(data: jax.Array) -> Moment:
-        return begin_episode(env, key=own(jax.random.fold_in(key_of(data), 1)))
+        return begin_episode(env, key=jax.random.fold_in(key_of(data, unrolled), 1))
 
     def reset_some(chosen: jax.Array, data: jax.Array, moment: Moment) -> Moment:
         return choose(chosen, reset(data), moment)
@@ -40,11 +41,11 @@ def compile_env(env: Environment, schedule: Schedule) -> EnvCalls:
     def step(
         moment: Moment, action: Action, tau: Tau | None, data: jax.Array, autoreset: jax.Array | None
     ) -> tuple[Moment, Outcome, jax.Array]:
-        keys = own(jax.random.split(step_key(data, moment.count)))
+        keys = jax.random.split(step_key(data, moment.count, unrolled))
         if autoreset is None:
             return *hold(env, schedule, moment, action, keys=keys, tau=tau), data
         after, outcome = hold(env, schedule, moment, action, keys=keys, tau=tau, going=~autoreset)
-        data = jnp.where(autoreset, next_episode_key(data), data)
+        data = jnp.where(autoreset, next_episode_key(data, unrolled), data)
         nothing = jax.tree.map(jnp.zeros_like, outcome)
         return choose(autoreset, reset(data), after), choose(autoreset, nothing, outcome), data
 
@@ -68,10 +69,11 @@ class JaxVectorEnv(VectorEnv):
         self.calls = self._calls()
 
     def _calls(self) -> EnvCalls:
+        unrolled = self.env.unrolled_keys and self.size >= MANY
         try:
-            return _compiled_once(self.env, self.schedule)
+            return _compiled_once(self.env, self.schedule, unrolled)
         except TypeError:  # an environment with an array in a field is not hashable
-            return compile_env(self.env, self.schedule)
+            return compile_env(self.env, self.schedule, unrolled)
 
     def __getstate__(self) -> dict[str, Any]:
         return jax.device_get({key: value for key, value in vars(self).items() if key != "calls"})
