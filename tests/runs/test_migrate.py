@@ -228,7 +228,10 @@ def test_published_records_are_in_todays_format(tmp_path: Path) -> None:
         assert read_record(path) == load(path), f"{path}: run tools/migrate_records.py"
     shutil.copytree(OLD, tmp_path / "records")
     assert len(tool.migrate_folder(tmp_path / "records")) == len(PUBLISHED)
-    command = "kairode run hiv --learn.no-sample-intervals --out runs/hiv-latent-ode-seed0"  # drawn intervals are newer
+    # Defaults have changed since.
+    newer = "--fit-iterations 3000 --solver midpoint:2 --consistency 0 --learn.no-sample-intervals "
+    newer += "--learn.dqn.hidden 256 512"
+    command = f"kairode run hiv {newer} --out runs/hiv-latent-ode-seed0"
     assert load(tmp_path / "records" / "run.json") == {**read_record(OLD / "run.json"), "command": command}
     assert tool.migrate_folder(tmp_path / "records") == []
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kairode.config.agents import DQNConfig
 from kairode.config.presets import RUN_MODES, run_preset
 from kairode.config.serialize import to_dict
 
@@ -120,6 +121,7 @@ def _run(config: dict[str, Any]) -> dict[str, Any]:
     found = {"tolerance": 0.0, **_renamed(config, RUN)}  # before it was a field, the best interval was taken
     modes = {name: found[name] for name in RUN_MODES if name in found}
     learn = to_dict(run_preset(found["env"], **modes).learn)
+    learn["dqn"]["hidden"] = list(DQNConfig.hidden)  # smaller in today's Dyna rounds
     learn |= {"sample_intervals": False} | ({} if imagined is None else {"episodes": imagined})
     return {**found, "learn": learn}
 
