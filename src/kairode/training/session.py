@@ -102,6 +102,8 @@ class Session:
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
+        if error[0] is None and self.interrupted():  # too late for this computation: the one around it stops
+            signal.raise_signal(signal.SIGINT)
 
 
 def _without_added(now: Any, before: Any) -> Any:
