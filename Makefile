@@ -2,7 +2,7 @@
 # `make run` does the main job, `make test` passes the tests.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test slow lint format report bench lock clean
+.PHONY: help run test slow lint format report bench attack lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,6 +18,7 @@ help:
 	@echo "make lint    ruff and mypy        make format  apply ruff's fixes"
 	@echo "make report  the tables and figures of docs/results.md, from the records in results/"
 	@echo "make bench   speed beside NumPy and scipy, in one run"
+	@echo "make attack  kills, damaged files, concurrency, odd names and misleading data: a table of what held (hours)"
 	@echo "make lock    resolve the versions again into requirements.lock"
 	@echo "make clean   remove .venv and caches"
 
@@ -53,6 +54,9 @@ report: $(READY)
 
 bench: $(READY)
 	@$(BIN)/kairode bench envs
+
+attack: $(READY)
+	@$(BIN)/python -m attacks --save attack
 
 lock: $(READY)
 	@$(BIN)/python tools/lock.py > requirements.lock.new

@@ -28,7 +28,9 @@ LAYERS = [
 GROUND = {
     "_gymnasium",
     "_lock",
+    "_memory",
     "_process",
+    "_signals",
     "_version",
     "_xla",
     "callbacks",
@@ -39,6 +41,7 @@ GROUND = {
     "result",
     "seeds",
     "stats",
+    "text",
     "trees",
 }
 """What every layer may import: it imports nothing of ours but itself."""

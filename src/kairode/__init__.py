@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kairode._gymnasium import register as _register
 from kairode._version import __version__
 from kairode._xla import avoid_wrong_sums as _avoid_wrong_sums
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, KairodeWarning
 
 if TYPE_CHECKING:
     from kairode.agents.evaluate import evaluate
@@ -60,6 +60,7 @@ __all__ = [
     "Given",
     "HostEnvironment",
     "KairodeError",
+    "KairodeWarning",
     "ModelEnv",
     "Own",
     "Policy",

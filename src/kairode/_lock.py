@@ -38,7 +38,7 @@ def hold_file(path: Path, *, soft: bool = False) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(filelock.Timeout):
             lock.acquire()
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError, ValueError) as error:  # a null character in the name
         reason = getattr(error, "strerror", None) or error
         raise KairodeError(
             f"cannot lock {path}: {reason}. Choose another folder, on a file system with locks."
@@ -55,7 +55,10 @@ def locked(folder: Path, *, reentrant: bool = False) -> Iterator[None]:
 
     If `reentrant`, nothing is done where this thread holds the lock already, or that of a folder above.
     """
-    place, me = folder.resolve(), (os.getpid(), threading.get_ident())
+    try:
+        place, me = folder.resolve(), (os.getpid(), threading.get_ident())
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null character
+        raise KairodeError(f"cannot lock {folder}: {error}. Choose another folder.") from error
     if reentrant and any(_held.get(one) == me for one in (place, *place.parents)):
         yield
         return

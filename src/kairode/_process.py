@@ -5,9 +5,11 @@ A library leaves these to the process that imports it, so `import kairode` sets 
 
 import contextlib
 import hashlib
+import io
 import logging
 import os
 import platform
+import sys
 import warnings
 from pathlib import Path
 
@@ -21,6 +23,9 @@ def prepare_process() -> None:
     """Cache compiled programs on disk, silence messages, and let long commands free compiled programs."""
     keep_compiled_programs()
     silence()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     allow_clearing()
 
 

@@ -4,9 +4,16 @@ import difflib
 import re
 from collections.abc import Iterable
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What code raises for content of a form that it does not expect."""
+
 
 class KairodeError(ValueError):
     """Invalid input. The command prints it as one sentence and exits with code 2."""
+
+
+class KairodeWarning(UserWarning):
+    """Something that may make a result misleading. The command prints them at its end; `--strict` makes them errors."""
 
 
 class Stopped(KairodeError):

@@ -19,9 +19,10 @@ from kairode.callbacks import Progress
 from kairode.config.models import ModelConfig
 from kairode.config.training import TrainingConfig
 from kairode.data import stream as stream_module
-from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream
+from kairode.data.stream import EpisodeStream, count_episodes, stream
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
+from kairode.files import file_digest
 from kairode.models.dynamics import Scale
 from kairode.models.zoo import build
 from kairode.training import session

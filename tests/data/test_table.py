@@ -165,7 +165,7 @@ def test_files_that_are_no_tables(rows, tmp_path) -> None:
     damaged = bytearray(whole)
     damaged[20:400] = bytes(380)
     path.write_bytes(damaged)
-    with pytest.raises(KairodeError, match="is not a valid Parquet file"):
+    with pytest.raises(KairodeError, match="column 'episode': cannot be read, the file is damaged"):
         kairode.read(path)
     pq.write_table(table.slice(0, 0), path)
     with pytest.raises(KairodeError, match="has columns but no rows"):

@@ -1,9 +1,16 @@
 """What `kairode fit` prints."""
 
+import io
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
 import kairode
-from kairode.report.fits import print_fit
+from kairode.report.fits import fit_table, print_fit
+from kairode.report.table import print_table
+from kairode.text import MOST, short_name
 
 SPEC = kairode.make("hiv").task.spec
 
@@ -45,3 +52,33 @@ def test_two_seeds_and_many_test_episodes_of_an_environment(capsys) -> None:
     assert "Observations" not in out
     assert "rough" not in out
     assert "mean" in out.splitlines()[0] + out.splitlines()[1]
+
+
+def test_the_variables_of_a_wide_file_are_counted(capsys) -> None:
+    made = record("wide.parquet", 100, 0.25)
+    made["figures"]["by_dimension"] = {f"v{i}": [float(i)] for i in range(200)}
+    print_fit(made, SPEC)
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "Observations in wide.parquet: v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, v10, v11 and 188 more.\n"
+    )
+    assert "12 of 200 variables: those predicted worst. The record has all of them." in out
+    assert "v188 " in out
+    assert "v187 " not in out
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=[]), max_size=20), min_size=1, max_size=30, unique=True))
+def test_the_table_of_a_fit_with_any_names(names: list[str]) -> None:
+    made = record("clinic.parquet", 1, 0.25)
+    made["figures"]["by_dimension"] = {name: [float(i)] for i, name in enumerate(names)}
+    table = fit_table(made, SPEC)
+    shown = [row.cells[0].text for row in table.sections[1]]
+    assert len(shown) == min(len(names), MOST)
+    if len(names) > MOST:
+        assert shown[0] == short_name(names[-1])
+        assert f"12 of {len(names)} variables" in table.caption
+    file = io.StringIO()
+    print_table(table, Console(file=file, width=100, force_terminal=False))
+    assert not set(map(chr, range(32))) & {*file.getvalue()} - {"\n"}
+    file.getvalue().encode()

@@ -174,7 +174,7 @@ def test_eighty_columns_keep_the_bar_the_count_and_the_time_left() -> None:
             clock.now = 1000.0 + done / 20
             bars(event("policies/paper-gridworld-oracle-and-some-more", done, 12000, **figures))
         line = shown(bars, stream)
-        assert "policies/paper-gridworld-oracle-and-som…" in line[:44]
+        assert "policies/paper-gridworld-o…and-some-more" in line[:44]
         assert re.search("[━╸╺]{12}", line)
         assert " 1200/12000 " in line
         assert " 09:00 " in line

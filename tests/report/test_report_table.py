@@ -128,7 +128,7 @@ def test_html_holds_the_same_text() -> None:
     assert found.tags.count("tbody") == 2
     assert found.tags.count("b") == 1
     assert "<b>1.0 <small>± 0.1</small></b>" in to_html(TABLE)
-    assert "<tr class=mark><td>&lt;second&gt;</td>" in to_html(TABLE)
+    assert '<tr class="mark"><td>&lt;second&gt;</td>' in to_html(TABLE)
 
 
 def test_the_best_of_those_compared() -> None:

@@ -21,6 +21,7 @@ from kairode._version import __version__
 from kairode.config.algorithms import DynaConfig
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError, Stopped
+from kairode.files import has_digest
 from kairode.runs import migrate
 from kairode.runs.folder import RunFolder
 from kairode.training.session import Session
@@ -72,6 +73,8 @@ def test_a_new_folder_has_a_manifest(place: Path) -> None:
         assert not folder.finished
         assert folder.record is None
     found = json.loads((place / "manifest.json").read_text())
+    assert has_digest(found)
+    assert len(found.pop("json_sha256")) == 64
     assert found.pop("created").endswith("Z")
     assert found == {
         "format": 1,
@@ -152,7 +155,7 @@ def test_fields_that_an_older_config_lacks_have_their_defaults(place: Path) -> N
     begun(place)
     path = place / "manifest.json"
     found = json.loads(path.read_text())
-    del found["config"]["rounds"], found["config"]["fit"]["hidden"]
+    del found["config"]["rounds"], found["config"]["fit"]["hidden"], found["json_sha256"]
     path.write_text(json.dumps(found))
     begun(place)
     with (
@@ -359,7 +362,7 @@ class Config:
     seed: int = 0
 
 with RunFolder.open(sys.argv[1], "run", Config()) as folder:
-    with open(folder.path / ".x.part", "w"):
+    with open(folder.path / ".x.0123abcd.part", "w"):
         print("open", flush=True)
         sys.stdin.read()
 """
@@ -409,7 +412,7 @@ def test_a_killed_process_holds_nothing(place: Path, writer: subprocess.Popen[st
     assert not is_locked(place)
     time.sleep(0.02)
     with RunFolder.open(place, "run", Seed()) as folder:
-        assert not (place / ".x.part").exists()
+        assert not (place / ".x.0123abcd.part").exists()
         assert json.loads((place / ".owner.json").read_text())["pid"] == os.getpid()
         assert not folder.resumed  # it had made nothing
     assert not (place / ".owner.json").exists()

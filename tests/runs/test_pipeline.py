@@ -22,6 +22,7 @@ from kairode.config.presets import run_preset
 from kairode.data.describe import spec_to_dict
 from kairode.data.rollout import episode_keys
 from kairode.errors import KairodeError
+from kairode.files import with_digest
 from kairode.models.zoo import build
 from kairode.report.run_page import write_run_page
 from kairode.report.summary import policy_sentence
@@ -264,7 +265,7 @@ def test_what_a_policy_is_learned_with_belongs_to_its_checkpoint(tmp_path):
             kairode.learn(model, env, **changed, **small)
     about = json.loads((tmp_path / "checkpoint.json").read_text())
     del about["identity"]["about"]["inputs"]  # as written by older versions
-    (tmp_path / "checkpoint.json").write_text(json.dumps(about))
+    (tmp_path / "checkpoint.json").write_text(json.dumps(with_digest(about)))
     again = kairode.learn(model, env, validation_model=model, **small)
     np.testing.assert_array_equal(first.q.weights[0], again.q.weights[0])
     with pytest.raises(kairode.KairodeError, match=r"another run .about.models is"):

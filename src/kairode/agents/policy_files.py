@@ -10,7 +10,7 @@ from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.data.describe import spec_from_dict, spec_to_dict
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED, KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.training import checkpoint
 
@@ -41,20 +41,25 @@ def describe_policy(folder: str | Path) -> dict[str, Any]:
     about = checkpoint.describe(folder, NAME)
     for name in ("sizes", "sees", "epsilon", "spec", "env", "setting", "fields", "schedule"):
         if name not in about:
-            raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: '{name}' is missing.")
+            raise KairodeError(f"{Path(folder) / f'{NAME}.json'} is damaged: '{name}' is missing.")
     return about
 
 
 def read_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPolicy:
     """Load a policy; a latent policy needs the model it was trained with."""
     about = describe_policy(folder)
+    path = Path(folder) / f"{NAME}.json"
     try:
-        sizes, spec, sees = about["sizes"], spec_from_dict(about["spec"]), about["sees"]
+        sizes, spec, sees = [int(size) for size in about["sizes"]], spec_from_dict(about["spec"]), about["sees"]
         epsilon, scale = float(about["epsilon"]), float(about.get("scale", 1.0))
         accrues = bool(about.get("accrues", False))
-    except (KeyError, TypeError, ValueError) as error:
-        raise KairodeError(f"{Path(folder) / 'policy.json'} is damaged: it does not describe a policy.") from error
+        shapes = eqx.filter_eval_shape(ReLUNetwork.new, *sizes, key=jax.random.key(0))
+    except MALFORMED as error:
+        raise KairodeError(f"{path} is damaged: it does not describe a policy ({error}).") from error
+    checkpoint.compare_description(folder, shapes, NAME)  # before any memory is taken
     q = checkpoint.load(folder, ReLUNetwork.new(*sizes, key=jax.random.key(0)), NAME)
+    if checkpoint.describe(folder, NAME)["sha256"] != about["sha256"]:  # another process has replaced it meanwhile
+        return read_policy(folder, model)
     if sees == "s":
         return QPolicy(q, IdentityEncoder(), spec, epsilon, scale, accrues)
     if model is None:

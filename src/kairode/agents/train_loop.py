@@ -1,6 +1,7 @@
 """The loop around the compiled training steps: validation, the best policy so far, checkpoints, divergence."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, run_steps, run_steps_on
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
+from kairode.data.checks import check_rewards, warn
 from kairode.devices import AgentDevices
 from kairode.errors import KairodeError
 from kairode.training.session import Session
@@ -23,7 +25,7 @@ from kairode.trees import choose, copies, one
 
 CHUNK = 500
 """Decisions per compiled call."""
-SAVE_SECONDS = 30.0
+SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "30"))
 """Time between checkpoints; longer than elsewhere because replay buffers are large."""
 STAGE = "learning"
 
@@ -102,6 +104,8 @@ def train_agents(
         spread = _spread_batches(devices, batches)
         state = dataclasses.replace(state, train_state=devices.spread(state.train_state))
         curve: list[dict[str, Any]] = session.earlier.get("curve", [])
+        checked = False
+        session.complete = session.resumable and _ended(state)
         callback(_progress(stage, devices, state.train_state, {}, 0.0))
         while not _ended(state):
             taken = int(state.train_state.decisions.max())
@@ -112,6 +116,7 @@ def train_agents(
                 state, figures = _validated(state, devices, validate)
                 curve.append(_point(devices, state.train_state, figures, session.seconds))
             callback(_progress(stage, devices, state.train_state, figures, session.here))
+            checked = checked or _checked_rewards(devices, state.train_state, settings)
             stop, late = session.interrupted(), session.here > time_limit
             if session.due():
                 session.save(_together(devices, state), curve=curve)
@@ -120,10 +125,22 @@ def train_agents(
             if late:
                 break
         state = _together(devices, state)
-        session.save(state, curve=curve)
+        if not session.complete:
+            session.save(state, curve=curve)
         if session.interrupted() and folder is not None:
             raise session.stop(f"in '{stage}' after the last episode")
     return _result(state, curve, seeds, folder, session.seconds)
+
+
+def _checked_rewards(devices: AgentDevices, train_state: TrainState, settings: DQNConfig) -> bool:
+    """Warn of rewards that are too large to learn from; False while no episode has ended."""
+    totals = np.abs(np.asarray(devices.together(train_state.returns))[:, :, 0], dtype=np.float64)
+    ended = np.isfinite(totals)
+    if not ended.any():
+        return False
+    size = totals[ended].sum() / float(np.asarray(devices.together(train_state.decisions)).sum())
+    warn(check_rewards(size, settings.reward_scale))
+    return True
 
 
 def _spread_batches(devices: AgentDevices, batches: Sequence[TrainingBatch]) -> tuple[TrainingBatch, ...]:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,11 +20,13 @@ from kairode.config.keywords import field_names, with_options
 from kairode.config.models import ModelConfig, check_model
 from kairode.config.presets import fit_preset
 from kairode.data import Trajectory, collect, read
-from kairode.data.stream import EpisodeStream, count_episodes, file_digest, stream, stream_spec
+from kairode.data.checks import check_actions, check_data, sample_rows, warn
+from kairode.data.stream import EpisodeStream, count_episodes, stream, stream_spec
 from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.envs.core import Spec
 from kairode.errors import KairodeError
+from kairode.files import file_digest
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.ode import parse_solver
 from kairode.models.transition import FlowTransition
@@ -47,6 +49,8 @@ class Splits(NamedTuple):
     """A trajectory, or a stream of episodes."""
     valid: Trajectory
     test: Trajectory
+    warnings: tuple[str, ...] = ()
+    """About the data."""
 
 
 def fit(
@@ -73,7 +77,8 @@ def fit(
         devices: spread the fit over this many devices; by default those of `kairode.use_devices`, or one.
         callback: called with a `kairode.callbacks.Progress` during the fit.
         options: fields of `ModelConfig` and `TrainingConfig` (iterations, learning_rate, latent_size, solver, ..) that
-            differ from the environment's preset; `weights` takes a dict.
+            differ from the environment's preset; `weights` takes a dict. `standardize=False` leaves observations as
+            they are, `robust_scale=True` scales them by median and interquartile range, for data with outliers.
 
     Returns:
         The fitted `DynamicsModel`; a list of them if `seeds` is given.
@@ -90,9 +95,11 @@ def fit(
         )
     if len(data) < 2 and valid is None:
         raise KairodeError("a single episode cannot be split: pass validation episodes too.")
+    found = check_data(data, robust=bool(options.get("robust_scale")))
     if valid is None:
         validation = np.arange(len(data)) % 10 == min(9, len(data) - 1)
         data, valid = _split(data, validation)
+    warn([*found, *check_actions(data, {"validation": valid})])
     data = rescale_ticks(data)
     valid = dataclasses.replace(valid, spec=data.spec)
     preset = fit_preset(data.spec.name, model=check_model(model), seeds=seeds or 1, seed=seed)
@@ -101,22 +108,27 @@ def fit(
         options["weights"] = with_options(
             weights, options["weights"], where="weights of kairode.fit", own=field_names(weights)
         )
-    config = with_options(preset, options, where="kairode.fit", parts=("sizes", "training"))
+    own = ("standardize", "robust_scale")
+    config = with_options(preset, options, where="kairode.fit", own=own, parts=("sizes", "training"))
     config = dataclasses.replace(config, digest=digest(data, valid))
     place = None if folder is None else Path(folder)
     with contextlib.nullcontext() if devices is None else use_devices(devices):
         result = fit_models(config, data, valid, folder=place, callback=callback)
-    check = compare_intervals(result.models[0], valid)
-    if check is not None and check.far:
-        warnings.warn(
-            f"the timer's intervals (mean {check.drawn_mean:.3g} {valid.spec.time_unit}s) differ from the validation "
-            f"data's (mean {check.mean:.3g}), so a policy learned in imagination is trained on other intervals than "
-            "the system's: fit longer (iterations=..), or increase the timer's weight (weights={'timer': 0.1}).",
-            stacklevel=2,
-        )
     if place is not None:
         save_models(place, config.model, config.sizes, result.models)
+    warn(_timer_warnings(result.models[0], valid))
     return result.models if seeds is not None else result.models[0]
+
+
+def _timer_warnings(model: DynamicsModel, valid: Trajectory) -> list[str]:
+    check = compare_intervals(model, valid)
+    if check is None or not check.far:
+        return []
+    return [
+        f"the timer's intervals (mean {check.drawn_mean:.3g} {valid.spec.time_unit}s) differ from the validation "
+        f"data's (mean {check.mean:.3g}), so a policy learned in imagination is trained on other intervals than the "
+        "system's: fit longer (iterations=..), or increase the timer's weight (weights={'timer': 0.1})"
+    ]
 
 
 def _split(data: Trajectory | EpisodeStream, held_out: np.ndarray) -> tuple[Trajectory | EpisodeStream, Trajectory]:
@@ -168,16 +180,25 @@ def load_data(config: FitConfig, callback: Callback = no_callback, *, streamed: 
         for i, count in enumerate(counts):
             seed = derive(config.data_seed, Purpose.FIT_DATA, i)
             parts.append(collect(env, episodes=count, seed=seed, callback=so_far))
-        return Splits(*parts)
+        return _with_warnings(parts, check_data(parts[0], robust=config.robust_scale))
     if streamed:
         callback(Progress(f"reading {Path(config.source).name}"))
     found = rescale_ticks(stream(config.source) if streamed else read(config.source))
+    about = check_data(found, Path(config.source).name, robust=config.robust_scale)
     train, valid, _ = split_sizes(config.source, len(found))
     order = np.random.default_rng(derive(config.data_seed, Purpose.FILE_SPLIT)).permutation(len(found))
     numbers = [np.sort(part) for part in np.split(order, (train, train + valid))]
     if isinstance(found, EpisodeStream):
-        return Splits(found.select(numbers[0]), *(found[part[:HELD_OUT]] for part in numbers[1:]))
-    return Splits(*(found[part] for part in numbers))
+        held_out = (found[part[:HELD_OUT]] for part in numbers[1:])
+        return _with_warnings([found.select(numbers[0]), *held_out], about)
+    return _with_warnings([found[part] for part in numbers], about)
+
+
+def _with_warnings(parts: Sequence[Any], about: Sequence[str]) -> Splits:
+    """Episodes with the warnings about them, and about actions that only the held-out ones have."""
+    train, valid, test = parts
+    unseen = check_actions(train, {"validation": valid, "test": test})
+    return Splits(train, valid, test, (*about, *unseen))
 
 
 def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
@@ -191,7 +212,7 @@ def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
 def rescale_ticks(data: AnyData) -> AnyData:
     """Set the tick to the size of an interval if the data's unit of time differs much from it."""
     average = _mean_interval(data) / data.spec.tick
-    if 0.1 <= average <= 30:
+    if 0.1 <= average <= 30 or not np.isfinite(average):
         return data
     tick = data.spec.tick * 10.0 ** round(np.log10(average))
     return dataclasses.replace(data, spec=dataclasses.replace(data.spec, tick=tick))
@@ -203,8 +224,10 @@ def _mean_interval(data: Trajectory | EpisodeStream) -> float:
     return sum(float(block.interval.sum(dtype=np.float64)) for block in data.blocks()) / float(data.length.sum())
 
 
-def _scale(data: Trajectory | EpisodeStream) -> Scale:
-    """Mean and standard deviation of the observations at decisions."""
+def _scale(data: Trajectory | EpisodeStream, robust: bool) -> Scale:
+    """Mean and standard deviation of the observations at decisions, or their robust counterparts."""
+    if robust:
+        return Scale.robust(sample_rows(data)[:, : len(data.spec.observations)])
     if isinstance(data, Trajectory):
         return Scale.of(np.asarray(data.observation)[:, :-1][data.mask])
     return Scale.of_blocks(data.observations)
@@ -212,7 +235,8 @@ def _scale(data: Trajectory | EpisodeStream) -> Scale:
 
 def new_models(config: FitConfig, data: Trajectory | EpisodeStream) -> DynamicsModel:
     """Models with random weights, one per seed, stacked."""
-    scale = _scale(data) if config.standardize else Scale.none(len(data.spec.observations))
+    scaled = config.standardize or config.robust_scale
+    scale = _scale(data, config.robust_scale) if scaled else Scale.none(len(data.spec.observations))
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in model_seeds(config)])
     return _random_models(config.model, data.spec, config.sizes, scale, keys)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import mpc_preset
+from kairode.data.checks import check_rewards, warn
 from kairode.data.describe import spec_identity
 from kairode.data.policy import Policy
 from kairode.envs import make
@@ -27,7 +29,7 @@ from kairode.models.ode import parse_solver
 from kairode.seeds import Purpose, derive_many
 from kairode.training.session import Session
 
-SAVE_SECONDS = 60.0
+SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "60"))
 """Time between checkpoints."""
 MUTABLE_FIELDS = ("decisions", "test_episodes")
 """Fields that a resumed run may change: more decisions continue where fewer ended."""
@@ -153,8 +155,11 @@ class MPCTraining:
             self.episodes += loop.warm_up(
                 lambda done: self.callback(Progress("random decisions", done, config.agent.warmup))
             )
+            sizes = [abs(one.earned) for one in self.episodes]
+            warn(check_rewards(sum(sizes) / (config.agent.warmup * config.seeds), config.agent.reward_scale))
         self._mark()
         with self.session:
+            self.session.complete = self.session.resumable and loop.decisions >= config.decisions
             while loop.decisions < config.decisions:
                 self._refit_if_due()
                 self.episodes += loop.step()
@@ -166,7 +171,8 @@ class MPCTraining:
                 if stop and loop.decisions < config.decisions:
                     self._save()
                     raise self.session.stop(f"after {loop.decisions:,} decisions")
-            self._save()
+            if not self.session.complete:
+                self._save()
         loop.update_learner()
 
     def policies(self) -> list[Policy]:

@@ -8,12 +8,15 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tyro
 
+from kairode._memory import OUT_OF_MEMORY, out_of_memory
 from kairode._process import prepare_process
+from kairode._signals import CODE, INTERRUPTED
 from kairode._version import __version__
 from kairode.cli.bench import bench_command
 from kairode.cli.common import REGISTRY
@@ -26,7 +29,8 @@ from kairode.cli.reproduce import reproduce_command
 from kairode.cli.run import run_command
 from kairode.cli.schedule import schedule_command
 from kairode.cli.study import study_command
-from kairode.errors import KairodeError, Stopped, unknown
+from kairode.errors import KairodeError, KairodeWarning, Stopped, unknown
+from kairode.text import visible, visible_lines
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "run": run_command,
@@ -45,6 +49,7 @@ DEPENDENT = {"run": "[ENV]", "fit": "ENV|FILE.parquet", "dyna": "[ENV]"}
 """Commands whose options depend on their first word: given the words, they return a function of the options."""
 
 
+STRICT = "--strict"
 ABOUT = "Model-based reinforcement learning in continuous time."
 
 
@@ -58,7 +63,8 @@ def overview() -> str:
         )
     lines += [
         "",
-        "Start with `kairode run hiv`. `kairode COMMAND --help` shows options and examples.",
+        "Start with `kairode run hiv`. `kairode COMMAND --help` shows options and examples. Every command takes",
+        "--strict: its warnings are errors then.",
     ]
     return "\n".join(lines)
 
@@ -66,19 +72,21 @@ def overview() -> str:
 def main() -> None:
     """Run a subcommand; bad input ends in one sentence and code 2."""
     prepare_process()
-    if sys.argv[1:2] == ["--version"]:
+    words = [word for word in sys.argv[1:] if word != STRICT]
+    if words[:1] == ["--version"]:
         print(f"kairode {__version__}")
         return
-    if sys.argv[1:] in ([], ["-h"], ["--help"], ["help"]):
+    if words in ([], ["-h"], ["--help"], ["help"]):
         print(overview())
         return
     try:
-        parse_command(sys.argv[1:])()
+        with collected_warnings(strict=STRICT in sys.argv[1:]):
+            parse_command(words)()
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
-        sys.exit(130)
-    except KairodeError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.exit(CODE)
+    except (KairodeError, KairodeWarning) as error:
+        print(f"error: {visible_lines(error)}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,9 +95,41 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         print(f"error: {error.strerror or error}{where}: choose another place, or free some space.", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        print(f"error: {OUT_OF_MEMORY}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted: no partial files are left; run the same command again.", file=sys.stderr)
-        sys.exit(130)
+        print(INTERRUPTED, file=sys.stderr)
+        sys.exit(CODE)
+
+
+@contextlib.contextmanager
+def collected_warnings(strict: bool) -> Iterator[None]:
+    """Print the warnings of Kairode together when the command ends; `strict` makes the first an error."""
+    said: dict[str, None] = {}
+    with warnings.catch_warnings():
+        if strict:
+            warnings.simplefilter("error", KairodeWarning)
+        else:
+            warnings.simplefilter("always", KairodeWarning)
+        before = warnings.showwarning
+
+        def keep(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, KairodeWarning):
+                said[str(message)] = None
+            else:
+                before(message, category, *place, **more)
+
+        warnings.showwarning = keep
+        try:
+            yield
+        finally:
+            if said:
+                sys.stdout.flush()
+                lines = "".join(f"\n- {visible(text)}" for text in said)
+                print(f"Warning{'s' * (len(said) > 1)} ({STRICT} makes them errors):{lines}", file=sys.stderr)
 
 
 def parse_command(words: list[str]) -> Callable[[], None]:

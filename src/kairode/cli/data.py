@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from kairode.cli.common import Quiet, loading, parse_fields
+from kairode.text import say
 
 
 def envs_command(name: Positional[str | None] = None) -> None:
@@ -64,4 +65,4 @@ def collect_command(
         )
     kairode.write(out, trajectory)
     if not quiet:
-        print(f"Wrote {episodes:,} episodes with {trajectory.decisions:,} decisions of '{env}' to {out}.")
+        say(f"Wrote {episodes:,} episodes with {trajectory.decisions:,} decisions of '{env}' to {out}.")

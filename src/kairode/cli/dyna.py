@@ -6,6 +6,7 @@ from pathlib import Path
 from kairode.cli.common import Command, config_command, first_word, loading
 from kairode.config.algorithms import DynaConfig
 from kairode.config.presets import dyna_preset
+from kairode.text import say
 
 
 def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
@@ -41,4 +42,4 @@ def _dyna(config: DynaConfig, out: Path | None, quiet: bool) -> None:
         for sentence in dyna_warnings(record):
             print(sentence)
         test, rounds = Result.from_figures(record["figures"]["test"]), record["figures"]["rounds"]
-        print(f"Policy after {rounds[-1]['real_episodes']} real episodes: {test}. Policy and record: {folder}.")
+        say(f"Policy after {rounds[-1]['real_episodes']} real episodes: {test}. Policy and record: {folder}.")

@@ -7,6 +7,7 @@ from tyro.conf import Positional, arg
 
 from kairode.cli.common import loading, print_json
 from kairode.errors import KairodeError
+from kairode.text import say
 
 
 def evaluate_command(
@@ -44,11 +45,11 @@ def evaluate_command(
         return
     given, unit = about["schedule"], about["time_unit"]
     if given == "chosen":
-        print(f"{about['env']}, at chosen times, rewards counted every {unit}: {found}.")
+        say(f"{about['env']}, at chosen times, rewards counted every {unit}: {found}.")
         return
     taus = given if isinstance(given, tuple | list) else [given]
     when = "own schedule" if given is None else f"a decision every {', '.join(f'{tau:g}' for tau in taus)} {unit}s"
-    print(f"{about['env']}, {when}: {found}.")
+    say(f"{about['env']}, {when}: {found}.")
 
 
 def _interval(word: str) -> float:

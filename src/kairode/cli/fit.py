@@ -11,6 +11,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.commands import FLAT
 from kairode.config.presets import fit_preset
 from kairode.errors import KairodeError
+from kairode.text import say
 
 
 def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
@@ -84,4 +85,4 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         draw_course(shown, picture, f"{config.model} on {test.spec.name}")
     if not quiet:
         print_fit(found.record, found.data.test.spec)
-        print(f"Models, curves and record: {folder}. Predictions: {picture}.")
+        say(f"Models, curves and record: {folder}. Predictions: {picture}.")

@@ -6,6 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from kairode.errors import KairodeError
+from kairode.text import say
 
 
 def report_command(
@@ -43,7 +44,7 @@ def report_command(
         from kairode.report.video import save_gaits
 
         save_gaits(folders, gait)
-        print(f"Gaits: {gait}")
+        say(f"Gaits: {gait}")
         return
     runs = [folder for folder in folders if (folder / "record.json").exists()]
     if record is not None and len(runs) < 2:
@@ -52,16 +53,16 @@ def report_command(
         if (folder / "record.json").exists() and page is not None:
             raise KairodeError(f"--page is for published records; the page of a run is {folder}/report.html.")
         if (folder / "record.json").exists():
-            print(f"Report: {write_run_page(folder)}")
+            say(f"Report: {write_run_page(folder)}")
         elif not folder.is_dir():
             raise KairodeError(f"{folder} does not exist: give a folder of `kairode run`, or results/ in a clone.")
         elif any(folder.rglob("manifest.json")) or any(folder.rglob("config.json")):
             raise KairodeError(f"{folder} holds no finished run: run its command again to resume.")
         elif page is not None:
-            print(f"Report of all results: {write_results_page(page, folder)}")
+            say(f"Report of all results: {write_results_page(page, folder)}")
         else:
             written = write_document(document, folder)
-            print(f"Updated {document} from the records in {folder}: {', '.join(written)}.")
+            say(f"Updated {document} from the records in {folder}: {', '.join(written)}.")
     if len(runs) > 1:
         _compare(runs, record)
 
@@ -76,10 +77,10 @@ def _compare(runs: list[Path], path: Path | None) -> None:
     except KairodeError as error:
         if path is not None:
             raise
-        print(f"Not compared: {error}")
+        say(f"Not compared: {error}")
         return
     print_table(runs_table(made))
     print(comparison_sentence(made))
     if path is not None:
         save_json(path, made)
-        print(f"Record: {path}")
+        say(f"Record: {path}")

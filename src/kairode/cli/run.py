@@ -10,6 +10,7 @@ from kairode.config.algorithms import MPCConfig
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError
+from kairode.text import say
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
 """Environments with continuous actions; all others have discrete ones."""
@@ -96,7 +97,7 @@ def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
         page = write_run_page(folder)
     if not quiet:
         print_run(record)
-        print(f"Report: {page}")
+        say(f"Report: {page}")
 
 
 def default_folder(config: RunConfig | MPCConfig) -> Path:
@@ -132,6 +133,6 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
         shown = save_gait(record_gait(env, load_policies(folder), record, folder), folder)
     if not quiet:
         print_control(record, env.task.spec)
-        print(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
-        print(f"Evaluate it again: kairode evaluate {folder} --episodes 20")
-        print(f"Report: {page}")
+        say(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
+        say(f"Evaluate it again: kairode evaluate {folder} --episodes 20")
+        say(f"Report: {page}")

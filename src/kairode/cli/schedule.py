@@ -11,6 +11,7 @@ from kairode.cli.common import Quiet, loading, print_json
 from kairode.config.algorithms import ScheduleConfig
 from kairode.config.presets import run_preset
 from kairode.errors import KairodeError
+from kairode.text import say
 
 
 def schedule_command(
@@ -63,7 +64,7 @@ def schedule_command(
         print_json(found.record["figures"])
     elif not quiet:
         print_schedule(found.record, spec)
-        print(f"Return against decisions: {place / 'schedule.svg'}. One episode: {place / 'episode.svg'}.")
+        say(f"Return against decisions: {place / 'schedule.svg'}. One episode: {place / 'episode.svg'}.")
 
 
 def _run_folder(run: Path, config: ScheduleConfig, show: object) -> Path:

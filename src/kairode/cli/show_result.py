@@ -9,6 +9,7 @@ from kairode.cli.common import print_json
 from kairode.errors import KairodeError
 from kairode.paper.budget import Scope
 from kairode.paper.work import WorkItem
+from kairode.text import say
 
 QUICK = "Quick budget (a twentieth of the work): a smoke test, not a reproduction."
 
@@ -46,15 +47,15 @@ def show(what: str, view: View, units: Sequence[WorkItem], skip_missing: bool = 
         print_json(found)
         return
     if missing and not view.dry:
-        print(f"No record yet: {', '.join(missing)}.")
+        say(f"No record yet: {', '.join(missing)}.")
     if not view.dry:
         page = view.scope.runs / "reproduce" / f"{what}.html"
         names = () if what == "all" else (what,)
         try:
             write_results_page(page, view.scope.results, names, QUICK if view.scope.budget == "quick" else "")
-            print(f"Report: {page}")
+            say(f"Report: {page}")
         except KairodeError as error:
-            print(f"No page: {error}")
+            say(f"No page: {error}")
     if view.scope.budget == "quick":
         print(QUICK)
 
@@ -70,7 +71,7 @@ def _show_one(what: str, view: View, skip_missing: bool) -> Any:
         if not skip_missing:
             raise
         if not view.json:
-            print(f"{what}: {error}")
+            say(f"{what}: {error}")
         return None
 
 
@@ -141,5 +142,5 @@ def _figure(what: str, view: View) -> Any:
         path = view.out or view.scope.runs / "reproduce" / f"{what}.svg"
         save_figure(FIGURES[what](results), path)
         if not view.json:
-            print(f"Figure from the records in {results}: {path}.")
+            say(f"Figure from the records in {results}: {path}.")
     return None

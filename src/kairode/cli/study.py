@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from kairode.cli.common import Quiet, loading, on_devices
+from kairode.text import say
 
 
 def study_command(
@@ -50,4 +51,4 @@ def study_command(
     with on_devices(devices), display(quiet) as show:
         work = run_work_item(name, scope, replace=replace, time_limit=limit, callback=show)
     if not quiet:
-        print(f"Run: {work.folder}. Record: {work.record}.")
+        say(f"Run: {work.folder}. Record: {work.record}.")

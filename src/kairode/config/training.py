@@ -64,7 +64,8 @@ class TrainingConfig:
     patience: int | None = None
     """Early stopping: validations without improvement before a seed stops; its best weights are kept."""
     chunk_length: int | None = None
-    """Split training episodes into chunks of at most this many decisions; None trains on whole episodes."""
+    """Split training episodes into chunks of at most this many decisions; None trains on whole episodes, or on chunks
+    of 500 where they are longer than 2,000."""
     max_skipped: int = 10
     """Consecutive batches with a non-finite loss or gradient after which training stops."""
 

@@ -82,7 +82,8 @@ def spec_from_table(path: str | Path, table: pa.Table) -> Spec:
     if not observed:
         raise KairodeError(f"{path}: there is no observation column besides {', '.join(RESERVED)}.")
     same = pc.equal(table["episode"][1:], table["episode"][:-1]).to_numpy(zero_copy_only=False)
-    gaps = np.diff(table["t"].to_numpy().astype(np.float64))[same.astype(bool)]
+    with np.errstate(invalid="ignore"):  # infinite times are refused later, with their row
+        gaps = np.diff(table["t"].to_numpy().astype(np.float64))[same.astype(bool)]
     gaps = gaps[np.isfinite(gaps) & (gaps > 0)]
     low, high = (float(gaps.min()), float(gaps.max())) if gaps.size else (1.0, 1.0)
     whole = bool(np.all(gaps == np.round(gaps)))

@@ -6,7 +6,6 @@ time.
 """
 
 import dataclasses
-import hashlib
 import os
 import tempfile
 import weakref
@@ -18,13 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kairode.data.table import described_spec, not_parquet, open_file, parse_rows
+from kairode.data.content import DIGEST_KEY, ContentDigest, verify
+from kairode.data.table import described_spec, open_file, parse_rows, reading
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
+from kairode.files import file_digest
 
 ROWS = 65_536
 """Rows that are parsed at once."""
+PADDED = 2**20
+"""Rows of episodes that are parsed at once, with their padding."""
 BLOCK = 2**23
 """Bytes of padded episodes that are read at once in a pass through all."""
 
@@ -134,7 +137,7 @@ def stream(path: str | Path, spec: Spec | None = None, *, scratch: str | Path | 
 
 def stream_spec(path: str | Path) -> Spec:
     """The description of its variables that a file contains; raises if it has none."""
-    with open_file(path) as file:
+    with reading(path), open_file(path, streamed=True) as file:
         found = described_spec(path, file.schema_arrow)
     if found is None:
         raise KairodeError(
@@ -145,16 +148,10 @@ def stream_spec(path: str | Path) -> Spec:
     return found
 
 
-def file_digest(path: str | Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
 def count_episodes(path: str | Path) -> int:
     """Number of episodes of a file, from its column `episode` alone."""
     count, last = 0, object()
-    with open_file(path) as file:
+    with reading(path), open_file(path, streamed=True) as file:
         if "episode" not in file.schema_arrow.names:
             raise KairodeError(f"{path}: the column 'episode' is missing.")
         for batch in file.iter_batches(ROWS, columns=["episode"]):
@@ -183,20 +180,21 @@ def _rows(part: Trajectory) -> np.ndarray:
 def _parse(path: str | Path, spec: Spec) -> Iterator[Trajectory]:
     """Whole episodes, some at a time, in the order of the file."""
     seen: set[Any] = set()
-    first, waiting = 0, None
-    try:
-        with open_file(path) as file:
-            for batch in file.iter_batches(ROWS):
-                table = pa.Table.from_batches([batch])
-                table = table if waiting is None else pa.concat_tables([waiting, table])
-                whole = _whole_episodes(table)
-                if whole:
-                    yield _parse_part(path, table[:whole], spec, first, seen)
-                first, waiting = first + whole, table[whole:]
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise not_parquet(path) from error
-    assert waiting is not None
-    yield _parse_part(path, waiting, spec, first, seen)
+    first, waiting, content = 0, None, ContentDigest()
+    with reading(path), open_file(path, streamed=True) as file:
+        metadata = file.metadata.metadata or {}
+        for batch in file.iter_batches(ROWS):
+            table = pa.Table.from_batches([batch])
+            if DIGEST_KEY in metadata:
+                content.update(table)
+            table = table if waiting is None else pa.concat_tables([waiting, table])
+            whole = _whole_episodes(table)
+            if whole:
+                yield from _parse_parts(path, table[:whole], spec, first, seen)
+            first, waiting = first + whole, table[whole:]
+        verify(path, metadata, content)
+        assert waiting is not None
+        yield from _parse_parts(path, waiting, spec, first, seen)
 
 
 def _whole_episodes(table: pa.Table) -> int:
@@ -206,6 +204,29 @@ def _whole_episodes(table: pa.Table) -> int:
     others = pc.fill_null(pc.not_equal(table["episode"], table["episode"][-1]), True)
     found = np.flatnonzero(np.asarray(others))
     return int(found[-1]) + 1 if len(found) else 0
+
+
+def _parse_parts(path: str | Path, table: pa.Table, spec: Spec, first: int, seen: set[Any]) -> Iterator[Trajectory]:
+    """Whole episodes in parts that do not grow large when they are padded to their longest."""
+    begin = 0
+    for end in _ends(table):
+        yield _parse_part(path, table[begin:end], spec, first + begin, seen)
+        begin = end
+
+
+def _ends(table: pa.Table) -> list[int]:
+    """Where parts of whole episodes end: as many episodes as fit into `PADDED` rows, at least one."""
+    if "episode" not in table.column_names or table.num_rows == 0:
+        return [table.num_rows]
+    changes = np.asarray(pc.fill_null(pc.not_equal(table["episode"][1:], table["episode"][:-1]), True))
+    rows = np.diff([0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]).tolist()
+    ends, done, count, longest = [], 0, 0, 0
+    for size in rows:
+        if count and (count + 1) * max(longest, size) > PADDED:
+            ends.append(done)
+            count = longest = 0
+        count, longest, done = count + 1, max(longest, size), done + size
+    return [*ends, done]
 
 
 def _parse_part(path: str | Path, table: pa.Table, spec: Spec, first: int, seen: set[Any]) -> Trajectory:

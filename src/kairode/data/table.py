@@ -7,8 +7,10 @@ episode ended. The environment and all units are stored in the file's metadata u
 inferred from the columns.
 """
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kairode._memory import check_memory
+from kairode.data.content import DIGEST_KEY, KEY, ContentDigest, verify
 from kairode.data.describe import missing, spec_from_dict, spec_from_table, spec_to_dict
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import RESERVED, Continuous, Discrete, Spec
-from kairode.errors import KairodeError
-from kairode.files import atomic_write
+from kairode.errors import MALFORMED, KairodeError
+from kairode.files import atomic_write, parse_json
 
-KEY = b"kairode"
+END: Any = object()
+"""After the last of several trajectories."""
+MOST_METADATA = 2**24
+"""Bytes of the largest description of its variables that a file may have."""
 
 
 def write(path: str | Path, trajectory: Trajectory | Iterable[Trajectory]) -> None:
@@ -30,16 +37,27 @@ def write(path: str | Path, trajectory: Trajectory | Iterable[Trajectory]) -> No
     if _path(path).suffix not in ("", ".parquet", ".pq"):
         raise KairodeError(f"{path}: tables are written as Parquet, so the name must end in .parquet.")
     parts = iter([trajectory] if isinstance(trajectory, Trajectory) or not _iterable(trajectory) else trajectory)
-    table = _table(next(parts, None), 0)
-    with atomic_write(path) as target, pq.ParquetWriter(target, table.schema, compression="zstd") as writer:
-        writer.write_table(table)
-        first = table["episode"][-1].as_py() + 1
-        for part in parts:
-            table = _table(part, first)
+    some = next(parts, END)
+    if some is END:
+        raise KairodeError(f"{path}: there are no episodes to write.")
+    table, content = _table(some, 0), ContentDigest()
+    with (
+        atomic_write(path) as part,
+        open(part, "wb") as target,  # Arrow takes only names in UTF-8
+        ThreadPoolExecutor(1) as beside,  # both work outside of Python
+        pq.ParquetWriter(target, table.schema, compression="zstd") as writer,
+    ):
+        while True:
+            digested = beside.submit(content.update, table)
+            writer.write_table(table)
+            digested.result()
+            some = next(parts, END)
+            if some is END:
+                break
+            table = _table(some, table["episode"][-1].as_py() + 1)
             if table.schema.metadata != writer.schema.metadata:
                 raise KairodeError(f"{path}: the trajectories describe different systems.")
-            writer.write_table(table)
-            first = table["episode"][-1].as_py() + 1
+        writer.add_key_value_metadata({DIGEST_KEY.decode(): content.hexdigest()})
 
 
 def _iterable(value: Any) -> bool:
@@ -85,8 +103,21 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
     or your own. Without one, every column without a reserved name is an observation, the discount is 1, and action
     names are in alphabetical order.
     """
-    table = _open(path)
-    return parse_rows(path, table, spec or described_spec(path, table.schema) or spec_from_table(path, table))
+    if not (spec is None or isinstance(spec, Spec)):
+        raise KairodeError(f"spec must be a Spec, such as kairode.make('hiv').task.spec, got {type(spec).__name__}.")
+    with reading(path), ThreadPoolExecutor(1) as beside:
+        table, metadata = _open(path)
+        content = ContentDigest()
+        digested = beside.submit(content.update, table) if DIGEST_KEY in metadata else None
+        try:
+            found = parse_rows(path, table, spec or described_spec(path, table.schema) or spec_from_table(path, table))
+        finally:  # what is wrong with a damaged file is its digest in the first place
+            if digested is not None:
+                digested.result()
+                verify(path, metadata, content)
+    del table
+    pa.default_memory_pool().release_unused()
+    return found
 
 
 def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0) -> Trajectory:
@@ -109,6 +140,12 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
     reward = check.single("reward", last)
     heads, tails = np.flatnonzero(first), np.flatnonzero(last)
     length = tails - heads
+    width = len(spec.observations) + (1 if isinstance(spec.actions, Discrete) else spec.actions.n) + 3
+    check_memory(
+        8 * len(length) * int(length.max() + 1) * width,
+        f"{path}: {len(length):,} episodes, padded to the longest of {length.max():,} decisions,",
+        "cut the longest episodes, or fit with --stream (kairode.stream in Python), which does not pad them",
+    )
     place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])
     mask = np.arange(length.max()) < length[:, None]
 
@@ -118,7 +155,7 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
 
     return Trajectory(
         spec=spec,
-        observation=observed[place].astype(np.float32),
+        observation=observed[place],
         action=decisions(action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
         interval=np.diff(t[place], axis=1).astype(np.float32),
         reward=decisions(reward, np.float32),
@@ -134,40 +171,89 @@ def _path(path: str | Path) -> Path:
     return Path(path)
 
 
-def _open(path: str | Path) -> pa.Table:
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn every other error of a block that reads a file into a `KairodeError`."""
     try:
-        with open_file(path) as file:
-            return file.read()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-        raise not_parquet(path) from error
+        yield
+    except (KairodeError, MemoryError):
+        raise
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
+        raise not_parquet(path, error) from error
 
 
-def open_file(path: str | Path) -> pq.ParquetFile:
-    """Open a Parquet file that has rows."""
+def _open(path: str | Path) -> tuple[pa.Table, dict[bytes, bytes]]:
+    """The table of a file, and the file's metadata."""
+    with open_file(path) as file:
+        try:
+            table = file.read()
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
+            raise _damaged_column(path, file) or not_parquet(path, error) from error
+        return table, file.metadata.metadata or {}
+
+
+def _damaged_column(path: str | Path, file: pq.ParquetFile) -> KairodeError | None:
+    """The error that names the first column that cannot be read alone."""
+    for name in file.schema_arrow.names:
+        try:
+            file.read(columns=[name])
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
+            return KairodeError(f"{path}, column '{name}': cannot be read, the file is damaged ({_first_line(error)}).")
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+
+
+def open_file(path: str | Path, *, streamed: bool = False) -> pq.ParquetFile:
+    """Open a Parquet file that has rows; unless it is streamed, they must fit into memory."""
     path = _path(path)
-    if path.is_dir():
-        raise KairodeError(f"{path} is a folder: give a file.")
-    if not path.is_file():
-        raise KairodeError(f"{path}: no such file.")
-    if path.stat().st_size == 0:
-        raise KairodeError(f"{path} is empty (0 bytes).")
-    try:
-        file = pq.ParquetFile(path, pre_buffer=False)  # it would keep all that was read
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-        raise not_parquet(path) from error
-    names = file.schema_arrow.names
+    with reading(path):
+        if path.is_dir():
+            raise KairodeError(f"{path} is a folder: give a file.")
+        if not path.is_file():
+            raise KairodeError(f"{path} is not a file." if path.exists() else f"{path}: no such file.")
+        if path.stat().st_size == 0:
+            raise KairodeError(f"{path} is empty (0 bytes).")
+    with reading(path):
+        file = pq.ParquetFile(_source(path), pre_buffer=False)  # it would keep all that was read
+        names = file.schema_arrow.names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise KairodeError(f"{path}: the column '{twice}' occurs twice.")
-    if file.metadata.num_rows == 0:
+    rows = file.metadata.num_rows
+    if rows == 0:
         raise KairodeError(f"{path} has columns but no rows.")
+    with reading(path):
+        groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+        if min(groups, default=0) < 0 or sum(groups) != rows:
+            raise KairodeError(f"{path} is damaged: its numbers of rows do not agree.")
+    if not streamed:
+        check_memory(
+            8 * rows * len(names),
+            f"{path}: {rows:,} rows of {len(names)} columns",
+            "fit with --stream (kairode.stream in Python)",
+        )
     return file
 
 
-def not_parquet(path: str | Path) -> KairodeError:
+def _source(path: Path) -> Any:
+    """What Arrow can open: it takes only names in UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return open(path, "rb")
+    return path
+
+
+def not_parquet(path: str | Path, error: BaseException) -> KairodeError:
     """The error for a file that cannot be read."""
     return KairodeError(
-        f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV."
+        f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV "
+        f"({_first_line(error)})."
     )
 
 
@@ -177,9 +263,11 @@ def described_spec(path: str | Path, schema: pa.Schema) -> Spec | None:
     if raw is None:
         return None
     try:
-        return spec_from_dict(json.loads(raw))
-    except (ValueError, KeyError, TypeError) as error:
-        raise KairodeError(f"{path}: the metadata under 'kairode' is invalid ({error}).") from error
+        if len(raw) > MOST_METADATA:
+            raise KairodeError(f"{len(raw):,} bytes, at most {MOST_METADATA:,}")
+        return spec_from_dict(parse_json(raw))
+    except MALFORMED as error:
+        raise KairodeError(f"{path}: the metadata under 'kairode' is invalid ({_first_line(error)}).") from error
 
 
 def _action_columns(spec: Spec) -> list[str]:
@@ -242,24 +330,30 @@ class Check:
         values = self.numbers(column, last)
         bad = np.abs(values) > np.finfo(np.float32).max
         self.refuse(bad, column, lambda row: f"{values[row]:g} exceeds single precision; use a larger unit")
-        return values
+        return values.astype(np.float32)
 
     def episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Masks of the first and last rows of episodes, and the times.
 
         Episodes are identified by numbers or strings; their rows must be contiguous and ordered by time.
         """
-        episode = np.asarray(self.table["episode"].to_pylist(), object)
+        names = self.table["episode"].combine_chunks()
+        kind = names.type
+        if pa.types.is_nested(kind) or pa.types.is_null(kind):
+            raise KairodeError(f"{self.path}, column 'episode': give numbers or names, not {kind}.")
+        encoded = names if pa.types.is_dictionary(kind) else names.dictionary_encode()
+        known: dict[Any, int] = {}
+        numbers = np.array([known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()], np.int64)
+        codes = numbers[encoded.indices.to_numpy(zero_copy_only=False)]
+        _, first_of, codes = np.unique(codes, return_index=True, return_inverse=True)
         t = self.numbers("t").astype(np.float64)
-        changes = episode[1:] != episode[:-1]
+        changes = codes[1:] != codes[:-1]
         first, last = np.append(True, changes), np.append(changes, True)
-        seen: set[Any] = set()
-        for start in np.flatnonzero(first).tolist():
-            if episode[start] in seen:
-                raise self.fault(
-                    start, "episode", f"episode {episode[start]} begins again: sort the rows by episode and t"
-                )
-            seen.add(episode[start])
+        starts = np.flatnonzero(first)
+        again = starts[first_of[codes[starts]] != starts]
+        if again.size:
+            row = int(again[0])
+            raise self.fault(row, "episode", f"episode {names[row]} begins again: sort the rows by episode and t")
         stuck = np.append(False, (np.diff(t) <= 0) & ~changes)
         self.refuse(stuck, "t", lambda row: f"times must increase within an episode, {t[row]:g} follows {t[row - 1]:g}")
         lost = np.append(False, (np.diff(t).astype(np.float32) <= 0) & ~changes)
@@ -267,7 +361,7 @@ class Check:
         self.refuse(
             first & last,
             "episode",
-            lambda row: f"episode {episode[row]} has only one row: at least two are required",
+            lambda row: f"episode {names[row]} has only one row: at least two are required",
         )
         return first, last, t
 
@@ -299,14 +393,17 @@ class Check:
         self.empty_in_last("action", last)
         if pa.types.is_boolean(self.table.schema.field("action").type):
             raise KairodeError(f"{self.path}, column 'action': give names or integers, not booleans.")
-        given = self.table["action"].to_pylist()
+        given = self.table["action"].combine_chunks()
+        if pa.types.is_nested(given.type):
+            raise KairodeError(f"{self.path}, column 'action': give names or integers, not {given.type}.")
+        encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
         known: dict[Any, int] = {name: i for i, name in enumerate(actions.names)} | {i: i for i in range(actions.n)}
-        codes = np.zeros(len(given), np.int64)
-        for row in np.flatnonzero(~last):
-            code = known.get(given[row])
-            if code is None:
-                raise self.fault(
-                    int(row), "action", f"unknown action {given[row]!r}; known: {', '.join(actions.names)}"
-                )
-            codes[row] = code
-        return codes
+        code_of = np.array([known.get(value, -1) for value in [*encoded.dictionary.to_pylist(), actions.names[0]]])
+        places = encoded.indices.cast(pa.int64()).fill_null(len(code_of) - 1)
+        codes = code_of[places.to_numpy(zero_copy_only=False)]
+        self.refuse(
+            (codes < 0) & ~last,
+            "action",
+            lambda row: f"unknown action {given[row].as_py()!r}; known: {', '.join(actions.names)}",
+        )
+        return np.where(last, 0, codes)

@@ -17,12 +17,19 @@ from kairode.models.ode import Latent
 from kairode.models.timer import Timer
 from kairode.models.transition import Transition
 
+LIMIT = 10.0
+"""Standard deviations from the median to which a robust scale clips."""
+IQR = 1.349
+"""Interquartile range of the standard normal distribution."""
+
 
 class Scale(eqx.Module):
     """Mean and standard deviation that standardise observations; 0 and 1 leave them unchanged."""
 
     mean: tuple[float, ...] = eqx.field(static=True)
     std: tuple[float, ...] = eqx.field(static=True)
+    limit: float | None = eqx.field(static=True, default=None)
+    """Largest absolute value after standardising; beyond it, values are clipped."""
 
     @classmethod
     def none(cls, size: int) -> "Scale":
@@ -53,11 +60,28 @@ class Scale(eqx.Module):
         return cls._of(mean, np.sqrt(average((block - mean) ** 2 for block in blocks())))
 
     @classmethod
+    def robust(cls, observations: Float[np.ndarray, "n d"]) -> "Scale":
+        """Median, and interquartile range as that of a normal distribution; values beyond `LIMIT` are clipped.
+
+        A variable whose interquartile range is 0 takes its standard deviation within the middle 99 %.
+        """
+        x = observations.astype(np.float64)
+        low, lower, median, upper, high = np.quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
+        std = (upper - lower) / IQR
+        if not std.all():
+            inner = np.where((x >= low) & (x <= high), x, np.nan)
+            std = np.where(std > 0, std, np.nanstd(inner, axis=0))
+        found = cls._of(median, std)
+        return cls(found.mean, found.std, LIMIT)
+
+    @classmethod
     def _of(cls, mean: np.ndarray, std: np.ndarray) -> "Scale":
         return cls(tuple(mean.tolist()), tuple(np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0).tolist()))
 
     def apply(self, x: Any) -> Any:
-        return (x - np.array(self.mean, x.dtype)) / np.array(self.std, x.dtype)
+        found = x - np.array(self.mean, x.dtype)
+        found /= np.array(self.std, x.dtype)
+        return found if self.limit is None else found.clip(-self.limit, self.limit)
 
     def undo(self, x: Any) -> Any:
         return x * np.array(self.std, x.dtype) + np.array(self.mean, x.dtype)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from kairode import _signals
 from kairode._lock import hold_file
 from kairode.envs.batching import cores
 from kairode.errors import KairodeError, Stopped
@@ -79,6 +80,7 @@ def run_work(
     for work in (work for work in units if work.words):
         (tally.skipped if work.done else waiting).append(work)
     running: list[WorkItem] = []
+    _signals.limit = 60.0  # the items' own processes take a part of it to save
     with interrupts() as asked:
         try:
             while (waiting or running) and not asked():

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.models.timer import ContinuousTimer, NoTimer
@@ -166,6 +166,7 @@ def make_model_env(
         warnings.warn(
             "this model was saved by an older version, which did not learn how intervals vary: sample_intervals has no "
             "effect, and intervals are the most likely ones. Fit it again to sample them.",
+            KairodeWarning,
             stacklevel=2,
         )
     # Horizon and names are the task's; the unit of time (tick) is the model's.

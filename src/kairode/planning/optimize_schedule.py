@@ -21,7 +21,7 @@ from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
 from kairode.envs.schedule import Schedule, check_intervals
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.planning.calibrate import calibrate_model
@@ -162,6 +162,7 @@ def _check_policy(policy: Any, spec: Spec) -> None:
             "the policy's values count one reward per decision, not one per finest time step, so long intervals "
             "look worse than they are: use kairode.learn(.., accrue=True), or learn under "
             "schedule_for_learning(..).",
+            KairodeWarning,
             stacklevel=3,
         )
 
@@ -211,6 +212,7 @@ def check_candidates(candidates: Sequence[float] | None, spec: Spec, continuous:
                 f"intervals of '{spec.name}' are chosen among multiples of its finest time step, {spec.finest:g} "
                 f"{spec.time_unit}s, so the shortest is {spec.finest * first:g}, not {own.low:g}: set step of its "
                 "Intervals or tick of its Spec, pass candidates=.., or use continuous=True.",
+                KairodeWarning,
                 stacklevel=3,
             )
         return tuple(round(spec.finest * k, 9) for k in range(first, last + 1))

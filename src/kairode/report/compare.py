@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from kairode.errors import KairodeError
-from kairode.report.summary import compact_number, compare_with_fixed, every_interval, kind_of_return, spec_of
+from kairode.report.summary import (
+    compact_number,
+    compare_with_fixed,
+    every_interval,
+    kind_of_return,
+    spec_of,
+    using_record,
+)
 from kairode.report.table import Table
 from kairode.result import objective_of
 from kairode.runs.labels import best_constant
@@ -29,6 +36,11 @@ HEADS = {
 
 def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str, Any]:
     """One record of several runs with discrete actions: the figures of each, their mean and standard deviation."""
+    with using_record(", ".join(map(str, folders))):
+        return _compare_runs(folders, path)
+
+
+def _compare_runs(folders: Sequence[Path], path: Path | None) -> dict[str, Any]:
     parts = [read_record(folder / "record.json") for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":

@@ -7,6 +7,7 @@ from kairode._gymnasium import IDS
 from kairode.envs import Discrete, make
 from kairode.envs.zoo import describe_env
 from kairode.report.table import Column, Table, print_table
+from kairode.text import say
 
 
 def list_environments() -> None:
@@ -18,7 +19,7 @@ def list_environments() -> None:
         interval = f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"
         rows.append([name, f"{len(spec.observations)}", actions, interval, gym_id])
     print_table(Table.of(["name", "sees", "actions", "interval", "Gymnasium id"], rows))
-    print("Details of one: kairode envs NAME. In Python: kairode.make(NAME).")
+    say("Details of one: kairode envs NAME. In Python: kairode.make(NAME).")
 
 
 def show_environment(name: str) -> None:
@@ -44,7 +45,7 @@ def show_environment(name: str) -> None:
         ["truncated", ", ".join(ends)],
         ["discount", f"{spec.discount:g} per {f'{spec.tick:g} ' * (spec.tick != 1)}{spec.time_unit}"],
     ]
-    print(f"{name}: {sentence}")
+    say(f"{name}: {sentence}")
     print_table(Table.of([Column(), Column(wrap=True)], about))
     rows = [[field, str(default), meaning] for field, default, meaning in fields]
     print_table(Table.of(["field", Column("default", wrap=True), Column("meaning", wrap=True)], rows))

@@ -1,5 +1,7 @@
 """Results of a fit: a table of errors, and sentences on timer and solver."""
 
+import dataclasses
+import math
 from typing import Any
 
 from kairode.config.algorithms import is_file
@@ -7,14 +9,20 @@ from kairode.envs.core import Spec
 from kairode.report.summary import interval_warning
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
+from kairode.text import MOST, listed, say, short_name
 
 FEW = 10
 """Test episodes below which an error is a rough estimate."""
 
 
 def fit_table(record: dict[str, Any], spec: Spec) -> Table:
-    """Test error of every seed: total, by dimension and by prediction time."""
+    """Test error of every seed: total, by variable (of more than `MOST` the worst) and by prediction time."""
     figures = record["figures"]
+    by_variable = figures["by_dimension"]
+    shown, caption = [*by_variable], ""
+    if len(by_variable) > MOST:
+        shown = sorted(by_variable, key=lambda name: -_mean_error(by_variable[name]))[:MOST]
+        caption = f"{MOST} of {len(by_variable):,} variables: those predicted worst. The record has all of them."
     errors, edges = figures["test_error"], figures["time_edges"]
     seeds = [f"seed {record['config']['seed'] + i}" for i in range(len(errors))]
     over_seeds = ["mean", "std"] if len(errors) > 1 else []
@@ -27,46 +35,53 @@ def fit_table(record: dict[str, Any], spec: Spec) -> Table:
 
     sections = [
         [row("all", errors, marked=True)],
-        [row(name, values) for name, values in figures["by_dimension"].items()],
+        [row(short_name(name), by_variable[name]) for name in shown],
         [
             row(f"up to {edge:.4g} {spec.time_unit}s", list(values))
             for edge, values in zip(edges[1:], zip(*figures["by_time"], strict=True), strict=True)
             if any(value is not None for value in values)
         ],
     ]
-    return Table.in_sections(["test error", *seeds, *over_seeds], sections)
+    return Table.in_sections(["test error", *seeds, *over_seeds], sections, caption)
+
+
+def _mean_error(errors: list[float | None]) -> float:
+    """Infinite if it is unknown."""
+    return mean([math.inf if error is None else error for error in errors])
 
 
 def print_fit(record: dict[str, Any], spec: Spec) -> None:
     figures = record["figures"]
     errors = figures["test_error"]
     if is_file(record["config"]["source"]):
-        print(f"Observations in {record['config']['source']}: {', '.join(figures['by_dimension'])}.")
-    print_table(fit_table(record, spec))
+        say(f"Observations in {record['config']['source']}: {listed(figures['by_dimension'])}.")
+    table = fit_table(record, spec)
+    print_table(dataclasses.replace(table, caption=""))  # it would be wrapped to the width of the table
+    say(*filter(None, [table.caption]))
     error, around = figures["mean"], figures["std"]
     spread = f" (std {around:.2g} over {len(errors)} seeds)" if len(errors) > 1 else ""
     unit = " (standardised variables)" if record["config"]["standardize"] else ""
     name, most = record["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
-    print(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
+    say(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
     episodes = record["config"]["test_episodes"]
     if episodes < FEW:
-        print(f"With {episodes} test episode{'s' * (episodes > 1)} this error is a rough estimate.")
+        say(f"With {episodes} test episode{'s' * (episodes > 1)} this error is a rough estimate.")
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])
     worst = "worst 1 % of the episodes" if episodes >= 100 else "worst episode"
-    print(f"Median over episodes: {median:.4g}; the {worst} accounts for {share:.0f} % of the total error.")
+    say(f"Median over episodes: {median:.4g}; the {worst} accounts for {share:.0f} % of the total error.")
     if figures["timer_hits"]:
         hits = 100 * mean(figures["timer_hits"])
-        print(f"The timer's most likely interval is correct for {hits:.0f} % of the decisions.")
+        say(f"The timer's most likely interval is correct for {hits:.0f} % of the decisions.")
     if figures.get("intervals"):
-        print(_about_intervals(figures["intervals"], spec.time_unit))
+        say(*_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
-        print(_about_solver(record["config"]["sizes"]["solver"], figures["solver"], error))
+        say(_about_solver(record["config"]["sizes"]["solver"], figures["solver"], error))
     if any(figures["skipped"]):
-        print(f"{sum(figures['skipped'])} batches were skipped because their loss was not finite.")
+        say(f"{sum(figures['skipped'])} batches were skipped because their loss was not finite.")
 
 
-def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
+def _about_intervals(checks: list[dict[str, Any]], unit: str) -> list[str]:
     names = ("mean", "drawn_mean", "likely_mean", "drawn", "likely")
     true_mean, drawn_mean, likely_mean, drawn, likely = (mean([check[name] for check in checks]) for name in names)
     measures = {
@@ -78,8 +93,7 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> str:
         f"{true_mean:.4g} in the test data ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
         f"{likely:.2g} most likely)."
     )
-    warning = interval_warning(checks)
-    return f"{found}\n{warning}" if warning else found
+    return [*filter(None, [found, interval_warning(checks)])]
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:

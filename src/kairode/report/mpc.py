@@ -13,12 +13,13 @@ from kairode.config.models import PAPER_MODELS
 from kairode.envs.core import Spec
 from kairode.envs.locomotion import ROBOTS
 from kairode.errors import KairodeError
-from kairode.report.figures import panel
+from kairode.report.figures import label, panel
 from kairode.report.summary import no_better, scale_suggestion
 from kairode.report.table import Table, print_table
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
+from kairode.text import say
 
 LEAST = 5
 """Minimum number of test episodes for a comparison."""
@@ -48,9 +49,9 @@ def mean_and_std(record: dict[str, Any]) -> tuple[float, float]:
 
 def print_control(record: dict[str, Any], spec: Spec) -> None:
     if warning := mpc_warning(record):
-        print(warning)
+        say(warning)
     print_table(control_table(record, f"{spec.time_unit}s"))
-    print(mpc_sentence(record))
+    say(mpc_sentence(record))
 
 
 def mpc_warning(record: dict[str, Any]) -> str | None:
@@ -104,10 +105,10 @@ def mpc_learning_figure(records: dict[str, dict[str, Any]]) -> Figure:
 
 def _curves(axes: Any, records: dict[str, dict[str, Any]]) -> None:
     colours = iter(colormaps["tab10"](range(10)))
-    for label, record in records.items():
+    for name, record in records.items():
         decisions, returns = curve_points(record)
         middle, around, colour = np.nanmean(returns, 0), np.nanstd(returns, 0), next(colours)
-        axes.plot(decisions, middle, label=label, color=colour, lw=1.6)
+        axes.plot(decisions, middle, label=label(name), color=colour, lw=1.6)
         axes.fill_between(decisions, middle - around, middle + around, color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="decisions (initially random)", ylabel="return of training episodes")
     axes.spines[["top", "right"]].set_visible(False)
@@ -167,7 +168,7 @@ def print_mujoco(results: Path) -> None:
         shown = [f"{c['mean']:.4g} ± {c['std']:.3g}" if (c := cells.get(env)) else None for env in ROBOTS]
         rows.append([model_label(model), ", ".join(f"{n:,}" for n in decisions), *shown])
     print_table(Table.of(["final return", "decisions", *ROBOTS], rows))
-    print(
+    say(
         "The paper shows curves without numbers: on swimmer and hopper Latent-ODE at 100,000 decisions "
         "matches DDPG at 400,000, on half-cheetah it is ahead of all others. See docs/results.md for the "
         "differences."

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from kairode.files import atomic_write
 from kairode.report.figures import inline_svg
+from kairode.text import escaped, visible_lines
 
 CSS = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1a202c; --soft: #5a6577; --line: #d8dee8; --card: #f4f6fa;
@@ -50,48 +51,44 @@ summary { cursor: pointer; color: var(--accent); }
 """.strip()
 
 
-def text(words: object) -> str:
-    return html.escape(str(words))
-
-
 def paragraph(words: str, kind: str = "") -> str:
-    return f"<p{f' class={kind!r}' if kind else ''}>{text(words)}</p>"
+    return f"<p{f' class={kind!r}' if kind else ''}>{escaped(words)}</p>"
 
 
 def picture(figure: Figure, name: str, words: str, caption: str = "") -> str:
     """A figure as SVG, with a description for screen readers."""
-    figcaption = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
+    figcaption = f"<figcaption>{escaped(caption)}</figcaption>" if caption else ""
     drawn = inline_svg(figure, name, words)
     return (
-        f'<figure><div class="wide" tabindex="0" role="region" aria-label="{text(words)}">{drawn}</div>'
+        f'<figure><div class="wide" tabindex="0" role="region" aria-label="{escaped(words)}">{drawn}</div>'
         f"{figcaption}</figure>"
     )
 
 
 def facts(items: Iterable[tuple[str, str]]) -> str:
-    listed = "".join(f"<li><b>{text(big)}</b> {text(small)}</li>" for big, small in items)
+    listed = "".join(f"<li><b>{escaped(big)}</b> {escaped(small)}</li>" for big, small in items)
     return f'<ul class="facts">{listed}</ul>'
 
 
 def code(words: str) -> str:
-    return f"<pre>{text(words)}</pre>"
+    return f"<pre>{html.escape(visible_lines(words))}</pre>"
 
 
 def folded(title: str, inside: str) -> str:
-    return f"<details><summary>{text(title)}</summary>{inside}</details>"
+    return f"<details><summary>{escaped(title)}</summary>{inside}</details>"
 
 
 def section(title: str, *parts: str) -> str:
-    return f"<section><h2>{text(title)}</h2>\n" + "\n".join(part for part in parts if part) + "</section>"
+    return f"<section><h2>{escaped(title)}</h2>\n" + "\n".join(part for part in parts if part) + "</section>"
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> Path:
     inside = "\n".join(parts)
     icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"
     page = (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{text(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escaped(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="{icon}">\n'
-        f"<style>\n{CSS}\n</style>\n</head>\n<body>\n<main>\n<h1>{text(title)}</h1>\n{inside}\n</main>\n</body>\n</html>\n"
+        f"<style>\n{CSS}\n</style>\n</head>\n<body>\n<main>\n<h1>{escaped(title)}</h1>\n{inside}\n</main>\n</body>\n</html>\n"
     )
     with atomic_write(path) as part:
         part.write_text(page, encoding="utf-8")

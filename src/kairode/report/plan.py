@@ -10,6 +10,7 @@ from kairode.callbacks import Progress
 from kairode.paper.work import WorkItem
 from kairode.report.progress import display
 from kairode.report.table import Table, print_table
+from kairode.text import say
 
 WORDS = {"begun": "started", "run": "finished", "done": "finished by another process"}
 
@@ -28,7 +29,7 @@ def print_plan(units: Sequence[WorkItem], workers: int) -> None:
     runs = [work for work in units if work.words]
     done = len(runs) - len(left)
     before = f"{done} of {len(runs)} runs are already done. " if runs else ""
-    print(before + pending_sentence(units, workers))
+    say(before + pending_sentence(units, workers))
 
 
 def _stem(name: str) -> str:

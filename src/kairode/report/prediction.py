@@ -16,6 +16,7 @@ from kairode.report.figures import FIXED, LINE, finish_axes, label_points
 from kairode.report.table import Cell, Table, mean_std, mean_std_cells, print_table
 from kairode.runs.record import read_record
 from kairode.stats import over_seeds
+from kairode.text import say
 
 Cells = Mapping[str, Mapping[str, dict[str, Any]]]
 """By row of a table and model."""
@@ -157,27 +158,27 @@ def _models(found: Cells) -> list[str]:
 
 
 def print_table1(found: Cells, records: Path) -> None:
-    print("State prediction error (open loop from the first observation), mean ± std over seeds")
+    say("State prediction error (open loop from the first observation), mean ± std over seeds")
     print_table(error_table(found))
     for sentence in published_sentences(found):
-        print(sentence)
+        say(sentence)
     tight = tight_table(found)
     if tight.rows:
         print_table(tight)
     for row in found:
-        print(f"{row}: {table1.ROWS[row].about}.")
+        say(f"{row}: {table1.ROWS[row].about}.")
     seeds = {cell["n"] for cells in found.values() for cell in cells.values()}
-    print(f"{' or '.join(map(str, sorted(seeds)))} seeds. Records: {records}/ROW-MODEL.json.")
+    say(f"{' or '.join(map(str, sorted(seeds)))} seeds. Records: {records}/ROW-MODEL.json.")
 
 
 def print_between(found: Cells, records: Path) -> None:
-    print("Prediction error at decisions, between them, and at intervals outside those of the data")
+    say("Prediction error at decisions, between them, and at intervals outside those of the data")
     print_table(between_table(found))
     for sentence in between_sentences(found):
-        print(sentence)
+        say(sentence)
     for env in found:
-        print(f"{env}: fits of the row {FITS[env]} of table 1, {table1.ROWS[FITS[env]].about}.")
-    print(f"Records: {records}/ENV-MODEL.json.")
+        say(f"{env}: fits of the row {FITS[env]} of table 1, {table1.ROWS[FITS[env]].about}.")
+    say(f"Records: {records}/ENV-MODEL.json.")
 
 
 def solver_figures(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -275,6 +276,6 @@ def solvers_figure(path: Path) -> Figure:
 
 def print_solvers(path: Path) -> None:
     table = solvers_table(path)
-    print("Solvers of the Latent-ODE: test error against cost")
+    say("Solvers of the Latent-ODE: test error against cost")
     print_table(table)
-    print(f"Record: {path}.")
+    say(f"Record: {path}.")

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from kairode.callbacks import Progress
 from kairode.result import short_number
+from kairode.text import shorten, visible, visible_lines
 
 PERIOD = 60.0
 """Seconds between lines within a stage."""
@@ -220,7 +221,7 @@ class Lines(Display):
 
     def _write(self, sentence: str, moment: float) -> None:
         self.wrote = moment
-        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(Text(visible_lines(sentence)), highlight=False, soft_wrap=True)
         self.console.file.flush()
 
 
@@ -259,12 +260,13 @@ class Bars(Display):
     def begin(self, stage: Stage) -> None:
         event = stage.last
         longest = self.bars.console.width // 2
-        name = event.stage if len(event.stage) <= longest else f"{event.stage[: longest - 1]}…"
-        self.task = self.bars.add_task(name, total=event.total, completed=event.done, figures="")
+        self.task = self.bars.add_task(
+            shorten(visible(event.stage), longest), total=event.total, completed=event.done, figures=""
+        )
         self.move(stage)
 
     def move(self, stage: Stage) -> None:
-        event, figures = stage.last, stage.figures(self.passed(stage))
+        event, figures = stage.last, visible(stage.figures(self.passed(stage)))
         self.bars.update(self.task, total=event.total, completed=event.done, figures=figures, refresh=True)
 
     def end(self, stage: Stage, well: bool) -> None:
@@ -273,7 +275,7 @@ class Bars(Display):
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        self.bars.console.print(sentence, highlight=False, markup=False)
+        self.bars.console.print(Text(visible_lines(sentence)), highlight=False)
 
 
 @final

@@ -30,9 +30,11 @@ from kairode.report.table import Table, mean_std, mean_std_cells, print_table
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
+from kairode.text import say
 
 MAIN = "run-hiv"
 """The table that is not in the paper."""
+ATTACKS = "attack"
 SETTINGS = {"paper": "paper's settings", "ours": "our settings"}
 
 
@@ -125,6 +127,13 @@ def main_job(results: Path) -> Table:
     return runs_table(read_record(path)) if path.exists() else Table.of(["seed"], [])
 
 
+def attack_table(results: Path) -> Table:
+    """What each attack found, from the records of `make attack`."""
+    found = [read_record(path)["figures"] for path in sorted((results / ATTACKS).glob("*.json"))]
+    rows = [(one["what"], one["figure"], one["goal"], "yes" if one["held"] else "no") for one in found]
+    return Table.of(["attack", "found", "to reach", "reached"], rows)
+
+
 TABLES: dict[str, Callable[[Path], Table]] = {
     MAIN: main_job,
     "table1": lambda results: error_table(read_table1(results)),
@@ -139,6 +148,7 @@ TABLES: dict[str, Callable[[Path], Table]] = {
     "figure-mujoco": robots_table,
     "figure-solvers": lambda results: solvers_table(results / "solvers.json"),
     "scaling": scaling_table,
+    "attack": attack_table,
 }
 """By name in `kairode reproduce`; the main job is `kairode run hiv`."""
 PARTS = {"table1-solver": "table1"}
@@ -174,6 +184,6 @@ TITLES = {
 
 
 def print_returns(what: str, found: dict[str, Any], records: Path) -> None:
-    print(TITLES[what])
+    say(TITLES[what])
     print_table(returns_table(what, found))
-    print(f"Records: {records}/STUDY.json. Settings: docs/results.md.")
+    say(f"Records: {records}/STUDY.json. Settings: docs/results.md.")

@@ -8,9 +8,10 @@ from kairode.errors import KairodeError
 from kairode.files import atomic_write, load_json
 from kairode.report import page
 from kairode.report.figures import save_figure
-from kairode.report.results import FIGURES, MAIN, PARTS, TABLES, TITLES
+from kairode.report.results import ATTACKS, FIGURES, MAIN, PARTS, TABLES, TITLES
 from kairode.report.scaling import scaling_figures
-from kairode.report.table import Table, to_html, to_markdown
+from kairode.report.summary import using_record
+from kairode.report.table import Column, Table, to_html, to_markdown
 
 WORDS = {
     "figure-values": "Value functions over the gridworld, one panel per model and the oracle, each scaled.",
@@ -57,6 +58,14 @@ def write_results_page(path: Path, results: Path, names: Sequence[str] = (), not
 
 
 def _section(name: str, results: Path) -> str:
+    with using_record(results):
+        parts = _parts(name, results)
+    command = "kairode run hiv --seed 0" if name == MAIN else f"kairode reproduce {name}"
+    return page.section(TITLES[name], *parts, page.code(command)) if parts else ""
+
+
+def _parts(name: str, results: Path) -> list[str]:
+    """A table, or a figure and a table; nothing without records."""
     parts = []
     try:
         if name in FIGURES:
@@ -66,9 +75,8 @@ def _section(name: str, results: Path) -> str:
             if table and table.rows:
                 parts.append(page.folded("In numbers", to_html(table)) if name in FIGURES else to_html(table))
     except KairodeError:
-        return ""
-    command = "kairode run hiv --seed 0" if name == MAIN else f"kairode reproduce {name}"
-    return page.section(TITLES[name], *parts, page.code(command)) if parts else ""
+        return []
+    return parts
 
 
 def _origin(results: Path) -> str:
@@ -76,10 +84,12 @@ def _origin(results: Path) -> str:
     for path in sorted(results.rglob("*.json")):
         record = load_json(path, "remove it, or restore it.")
         if isinstance(record, dict) and {"machine", "command", "seconds", "commit"} <= record.keys():
-            machine, seconds, commit = record["machine"], f"{record['seconds']:,.0f} s", (record["commit"] or "")[:10]
-            where = machine["device"] if machine["device"] != "cpu" else machine["processor"]
+            with using_record(path):
+                machine, commit = record["machine"], (record["commit"] or "")[:10]
+                where = machine["device"] if machine["device"] != "cpu" else machine["processor"]
+                seconds = f"{record['seconds']:,.0f} s"
             rows.append((path.relative_to(results), record["command"], where, seconds, commit))
-    heads = ("record", "command", "machine", "time", "commit")
+    heads = ("record", Column("command", wrap=True), "machine", "time", "commit")
     return page.section("Records", page.folded(f"{len(rows)} records", to_html(Table.of(heads, rows))))
 
 
@@ -91,6 +101,11 @@ def write_document(document: Path, results: Path) -> list[str]:
     """
     if not document.is_file():
         raise KairodeError(f"{document} does not exist (in a clone: docs/results.md); --page writes a page instead.")
+    with using_record(results):
+        return _write_document(document, results)
+
+
+def _write_document(document: Path, results: Path) -> list[str]:
     marked = _write_tables(document, results)
     drawn = []
     for name, file in PICTURES.items():
@@ -103,8 +118,9 @@ def write_document(document: Path, results: Path) -> list[str]:
     scaling = scaling_figures(results)
     for name, figure in scaling.items():
         save_figure(figure, document.parent / f"scaling-{name}.svg")
-    if scaling and (document.parent / "scaling.md").is_file():
-        marked += _write_tables(document.parent / "scaling.md", results)
+    for name, present in (("scaling.md", bool(scaling)), ("reliability.md", (results / ATTACKS).exists())):
+        if present and (document.parent / name).is_file():
+            marked += _write_tables(document.parent / name, results)
     return [*marked, *drawn]
 
 

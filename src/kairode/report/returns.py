@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from kairode.errors import KairodeError
 from kairode.paper.returns import ENVS, STUDIES
 from kairode.paper.studies import ORACLE
-from kairode.report.figures import finish_axes, panel
+from kairode.report.figures import finish_axes, label, panel
 from kairode.result import objective_of
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
@@ -55,22 +55,22 @@ def curves_figure(results: Path, *, partial: bool = False) -> Figure:
         for name in names:
             study = STUDIES[f"paper-{name}"]
             for model, curve in _figures(results, f"paper-{name}")["curves"].items():
-                label = f"{model}, s and z" if study.latent_policy else model
-                _band(axes, curve, UNITS[env], label, next(colours), partial or model == ORACLE)
+                name = f"{model}, s and z" if study.latent_policy else model
+                _band(axes, curve, UNITS[env], label(name), next(colours), partial or model == ORACLE)
         axes.set_title(env, fontsize=10)
         y = "return on the real system" + (" (1e7)" if "hiv" in env else "")
         finish_axes(axes, "training episodes (imagined; real for the oracle)", y, legend=7)
     return figure
 
 
-def _band(axes: Any, curve: dict[str, Any], unit: float, label: str, colour: Any, thick: bool) -> None:
+def _band(axes: Any, curve: dict[str, Any], unit: float, name: str, colour: Any, thick: bool) -> None:
     """Interpolate each seed's curve to a common grid of episodes, then plot mean and std."""
     episodes = np.array(curve["episodes"], float)
     real = np.array([[np.nan if x is None else x for x in row] for row in curve["real"]], float) / unit
     grid = np.linspace(episodes[0].min(), episodes[-1].max(), 60)
     lines = np.stack([np.interp(grid, episodes[:, i], real[:, i]) for i in range(real.shape[1])])
     middle, around = mean(lines, 0), std(lines, 0)
-    axes.plot(grid, middle, color=colour, label=label, linewidth=1.8 if thick else 1.2)
+    axes.plot(grid, middle, color=colour, label=name, linewidth=1.8 if thick else 1.2)
     axes.fill_between(grid, middle - around, middle + around, color=colour, alpha=0.12, linewidth=0)
 
 
@@ -84,8 +84,8 @@ def rounds_figure(results: Path) -> Figure:
     for i, record in enumerate(records):
         points = read_record(record)["figures"]["rounds"]
         episodes, returns = [point["real_episodes"] for point in points], list(map(objective_of, points))
-        label = f"Dyna rounds ({len(records)} seeds)" if i == 0 else None
-        axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=label)
+        name = f"Dyna rounds ({len(records)} seeds)" if i == 0 else None
+        axes.plot(episodes, np.array(returns) / 1e7, color="#c53030", marker=".", linewidth=1, label=name)
     finish_axes(axes, "real episodes", "return on HIV (1e7)", log=True)
     return figure
 

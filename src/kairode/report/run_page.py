@@ -10,7 +10,7 @@ from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence, mpc_warning
-from kairode.report.runs import learning_figure, map_figure, policy_table, tradeoff_figure
+from kairode.report.runs import learning_figure, left_out_constants, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     compare_with_fixed,
     every_interval,
@@ -20,18 +20,25 @@ from kairode.report.summary import (
     percentages,
     spec_of,
     summary_sentences,
+    using_record,
     with_interval,
 )
-from kairode.report.table import Row, Table, to_html
+from kairode.report.table import Column, Row, Table, to_html
 from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, exact_number, of_kind
 from kairode.runs.record import read_record
+from kairode.text import MOST, listed
 
 
 def write_run_page(folder: Path) -> Path:
     path = folder / "record.json"
     if not path.exists():
         raise KairodeError(f"there is no record in {folder}: give the folder of a finished `kairode run`.")
+    with using_record(path):
+        return _write_run_page(folder, path)
+
+
+def _write_run_page(folder: Path, path: Path) -> Path:
     record = read_record(path)
     if record.get("kind") == "control":
         return write_control_page(folder, record)
@@ -130,8 +137,8 @@ def run_section(record: dict[str, Any]) -> str:
         sentences.append(
             f"Policies were learned and tested with a decision {every_interval(config['schedule'], spec.time_unit)}."
         )
-    variables = ", ".join(variable.name for variable in spec.observations)
-    last = f"Observed: {variables}. Actions: {', '.join(figures['spec']['actions']['names'])}."
+    variables = listed(variable.name for variable in spec.observations)
+    last = f"Observed: {variables}. Actions: {listed(figures['spec']['actions']['names'])}."
     return page.section("Run", page.paragraph(" ".join(sentences)), page.paragraph(last, "soft"))
 
 
@@ -143,6 +150,8 @@ def evaluation_section(record: dict[str, Any]) -> str:
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' is a constant policy; "
         f"learned policies take random actions with probability 0.05. {' '.join(sentences)}"
     )
+    if left_out := left_out_constants(record["figures"]["tests"]):
+        caption += f" Only the {MOST} best constant policies are listed; {len(left_out):,} are left out."
     return page.section("Evaluation", to_html(dataclasses.replace(table, caption=caption)))
 
 
@@ -253,6 +262,6 @@ def reproduction_section(record: dict[str, Any]) -> str:
     return page.section(
         "Reproduction",
         page.code(record["command"]),
-        to_html(Table.of(("what", ""), rows)),
+        to_html(Table.of(("what", Column(wrap=True)), rows)),
         page.folded("Config", page.code(json.dumps(record["config"], indent=1))),
     )

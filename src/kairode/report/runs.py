@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from kairode.report.figures import CHOSEN, FIXED, LINE, OWN, finish_axes, label_points, panel
+from kairode.report.figures import CHOSEN, FIXED, LINE, OWN, finish_axes, label, label_points, panel, variable_label
 from kairode.report.summary import (
     fixed_rivals,
     kind_of_return,
@@ -19,17 +19,23 @@ from kairode.report.summary import (
 from kairode.report.table import Row, Table, print_table
 from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, exact_number, of_kind
+from kairode.text import MOST, say
 
 NAMES = {"imagination": "learned in imagination", "model-free": "model-free", "random": "random actions"}
 
 
 def policy_table(record: dict[str, Any]) -> Table:
-    """Test results: each policy's return with its interval, and the real data it learned from."""
+    """Test results: each policy's return with its interval, and the real data it learned from.
+
+    Of more than `MOST` constant policies, the best.
+    """
     spec, figures = spec_of(record), record["figures"]
-    measures = measured(figures["tests"])
+    measures, left_out = measured(figures["tests"]), left_out_constants(figures["tests"])
     headers = ["policy", kind_of_return(spec), "95 %", "decisions", *measures]
     rows = []
     for i, (name, test) in enumerate(figures["tests"].items()):
+        if name in left_out:
+            continue
         interval = f"{short_number(test['low'], 3)} to {short_number(test['high'], 3)}"
         cells = [NAMES.get(name, name), short_number(objective_of(test)), interval, f"{test['decisions']:.3g}"]
         seen = [figures[what].get(name) for what in ("real_episodes", "real_decisions")]
@@ -38,15 +44,21 @@ def policy_table(record: dict[str, Any]) -> Table:
     return Table.of([*headers, "real episodes", "real decisions"], rows)
 
 
+def left_out_constants(tests: dict[str, Any]) -> set[str]:
+    """The constant policies that a table leaves out: all but the best ones."""
+    constants = of_kind(tests, "constant")
+    return {*sorted(constants, key=lambda name: -float(objective_of(constants[name])))[MOST:]}
+
+
 def print_run(record: dict[str, Any]) -> None:
     """Print a warning if the policy is no better than simple ones, the tests (in 80 columns), and the summary."""
     failed = no_better_sentence(record)
     if failed:
-        print(failed)
+        say(failed)
     print_table(_short_table(policy_table(record), record["figures"]["tests"]))
     for sentence in summary_sentences(record):
         if sentence != failed:
-            print(sentence)
+            say(sentence)
 
 
 def _short_table(table: Table, tests: dict[str, Any]) -> Table:
@@ -81,7 +93,7 @@ def learning_figure(record: dict[str, Any]) -> Figure:
         axes.plot(*_curve(free, "real"), "s-", ms=3, color=LINE, label="model-free")
     tests = figures["tests"]
     constant = best_constant(tests)
-    axes.axhline(objective_of(tests[constant]), color=OWN, lw=1, ls="-.", label=constant)
+    axes.axhline(objective_of(tests[constant]), color=OWN, lw=1, ls="-.", label=label(constant))
     axes.axhline(objective_of(tests["random"]), color=FIXED, lw=1, ls="--", label="random actions")
     axes.set_ylabel(kind_of_return(spec))
     shown = [y for line in axes.lines for y in np.ravel(line.get_ydata()) if np.isfinite(y)]
@@ -108,14 +120,21 @@ def map_figure(found: dict[str, Any]) -> Figure:
         drawn = axes.pcolormesh(x["at"], y["at"], grid, cmap=colours, shading="nearest", rasterized=True, **options)
         bar = figure.colorbar(drawn, ax=axes)
         bar.ax.tick_params(labelsize=7)
+        title = "value"
         if axes is left:
-            bar.set_ticks(range(len(names)), labels=names)
-        axes.set_title("action" if axes is left else "value", fontsize=9, loc="left")
+            named, title = list(range(len(names))), "action"
+            if len(names) > MOST:
+                often = np.bincount(grid.astype(int).ravel(), minlength=len(names))
+                named = np.argsort(-often, kind="stable")[:MOST].tolist()
+                title = f"action ({MOST} of {len(names):,} named: the most frequent)"
+            # Not a formula: Matplotlib takes what is between two dollar signs for one.
+            bar.set_ticks(named, labels=[label(names[i]).replace("$", r"\$") for i in named])
+        axes.set_title(title, fontsize=9, loc="left")
         for side, axis in (("x", x), ("y", y)):
             getattr(axes, f"set_{side}scale")("log" if axis["log"] else "linear")
-        axes.set_xlabel(f"{x['name']}, {x['unit']}", fontsize=8)
+        axes.set_xlabel(variable_label(x, ", "), fontsize=8)
         axes.tick_params(which="both", labelsize=7)
-    left.set_ylabel(f"{y['name']}, {y['unit']}", fontsize=8)
+    left.set_ylabel(variable_label(y, ", "), fontsize=8)
     return figure
 
 

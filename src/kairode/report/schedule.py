@@ -17,6 +17,7 @@ from kairode.runs import labels
 from kairode.runs.labels import exact_number, of_kind
 from kairode.runs.record import read_record
 from kairode.stats import mean, std
+from kairode.text import say
 
 
 def print_schedule(record: dict[str, Any], spec: Spec) -> None:
@@ -37,9 +38,9 @@ def print_schedule(record: dict[str, Any], spec: Spec) -> None:
     )
     print_table(Table.of(heads, cells, caption))
     _print_intervals(record["figures"]["intervals"], rows, spec)
-    print(f"Models fitted to {record['figures']['real_episodes']:,} real episodes.")
+    say(f"Models fitted to {record['figures']['real_episodes']:,} real episodes.")
     for row in of_kind(rows, "chosen").values():
-        print(chosen_sentence(rows, row, spec))
+        say(chosen_sentence(rows, row, spec))
 
 
 def _named(row: dict[str, Any]) -> str:

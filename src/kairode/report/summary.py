@@ -1,16 +1,34 @@
 """Results of a run in sentences."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
+from kairode.errors import KairodeError
 from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, of_kind
+from kairode.text import short_name
 
 ENOUGH_MODELS = 5
 """Ensemble size above which more models are not recommended."""
 PER_UNIT = {"hour": "hourly", "day": "daily", "week": "weekly"}
+
+
+@contextlib.contextmanager
+def using_record(path: Path | str) -> Iterator[None]:
+    """Name the record, or the folder of records, if something in it is missing or of another kind than expected."""
+    try:
+        yield
+    except KairodeError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = short_name(f"{type(error).__name__}: {error}")
+        raise KairodeError(
+            f"{path} is incomplete or was edited ({what}): restore it, or run its command again."
+        ) from error
 
 
 def spec_of(record: dict[str, Any]) -> Spec:

@@ -1,7 +1,7 @@
 """Tables, printed on a terminal of any width, or rendered as Markdown or HTML."""
 
 import dataclasses
-import html
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,12 +11,17 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from kairode.text import escaped, shorten, visible
+
 PIPE_WIDTH = 150
 """Minimum width if the output is not a terminal."""
 WRAPPED = 30
 """Minimum width of a column that may wrap."""
 MISSING = "-"
 """A missing cell on the terminal; empty elsewhere."""
+_MARKS = re.compile(r"[\\|*`$~]|(?<=\])\(|(?<!\w)_|_(?!\w)")
+"""What Markdown would interpret in a cell: code, emphasis, formulas, links."""
+_ENTITY = re.compile(r"&(?=#?\w+;)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +32,23 @@ class Column:
     align: Literal["left", "right"] | None = None
     """None: left, but in HTML right for all columns but the first."""
     wrap: bool = False
-    """Whether long text may be wrapped on a terminal."""
+    """Whether it holds long text, which may be wrapped on a terminal; in other columns long names are shortened."""
+
+    @property
+    def title(self) -> str:
+        """The header as it is shown."""
+        return shorten(visible(self.header))
+
+    def text(self, cell: "Cell") -> str | None:
+        """A cell of this column as it is shown; None if it is missing."""
+        if cell.text is None:
+            return None
+        return visible(cell.text) if self.wrap else shorten(visible(cell.text))
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Plain text: markup is not interpreted."""
+    """Plain text: markup is not interpreted, control characters are made visible."""
 
     text: str | None
     """None for a missing value."""
@@ -126,33 +142,37 @@ def mean_std_cells(
 
 
 def to_markdown(table: Table) -> str:
-    """Markdown; pipes, stars and angle brackets in cells are escaped."""
+    """Markdown; what Markdown would interpret is escaped."""
     rules = ["---:" if column.align == "right" else "---" for column in table.columns]
-    lines = [[_markdown(head) for head in table.headers], rules]
-    lines += [[_markdown_cell(cell, row.marked) for cell in row.cells] for row in table.rows]
-    caption = f"\n\n*{_markdown(table.caption)}*" if table.caption else ""
+    lines = [[_markdown(column.title) for column in table.columns], rules]
+    lines += [
+        [_markdown_cell(column.text(cell), cell.best or row.marked) for column, cell in _by_column(table, row)]
+        for row in table.rows
+    ]
+    caption = f"\n\n*{_markdown(visible(table.caption))}*" if table.caption else ""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + caption
 
 
 def _markdown(text: str) -> str:
-    for mark in ("|", "*"):
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("<", "&lt;").replace("\n", " ")
+    return _ENTITY.sub("&amp;", _MARKS.sub(r"\\\g<0>", text)).replace("<", "&lt;")
 
 
-def _markdown_cell(cell: Cell, marked: bool) -> str:
-    text = _markdown(cell.text or "")
-    return f"**{text}**" if text and (cell.best or marked) else text
+def _markdown_cell(text: str | None, bold: bool) -> str:
+    return f"**{_markdown(text)}**" if text and bold else _markdown(text or "")
+
+
+def _by_column(table: Table, row: Row) -> Iterable[tuple[Column, Cell]]:
+    return zip(table.columns, row.cells, strict=True)
 
 
 def to_html(table: Table) -> str:
     """HTML that scrolls horizontally if it is too wide; one `tbody` per section."""
-    top = "".join(_html_cell("th", column, html.escape(column.header)) for column in table.columns)
+    top = "".join(_html_cell("th", column, escaped(column.title)) for column in table.columns)
     body = "".join(
         f"<tbody>\n{''.join(_html_row(table, row) for row in section)}</tbody>" for section in table.sections
     )
-    caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
-    label = html.escape(table.caption or "table")
+    caption = f"<caption>{escaped(table.caption)}</caption>" if table.caption else ""
+    label = escaped(table.caption or "table")
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table>{caption}<thead><tr>{top}</tr>'
         f"</thead>{body}</table></div>"
@@ -160,9 +180,12 @@ def to_html(table: Table) -> str:
 
 
 def _html_row(table: Table, row: Row) -> str:
-    cells = zip(table.columns, row.cells, strict=True)
-    inside = "".join(_html_cell("td", column, _html_text(cell)) for column, cell in cells)
-    return f"<tr{' class=mark' if row.marked else ''}>{inside}</tr>\n"
+    inside = "".join(
+        _html_cell("td", column, _html_text(column.text(cell) or "", cell.best))
+        for column, cell in _by_column(table, row)
+    )
+    mark = ' class="mark"' if row.marked else ""
+    return f"<tr{mark}>{inside}</tr>\n"
 
 
 def _html_cell(tag: str, column: Column, inside: str) -> str:
@@ -171,11 +194,11 @@ def _html_cell(tag: str, column: Column, inside: str) -> str:
     return f"<{tag}{scope}{align}>{inside}</{tag}>"
 
 
-def _html_text(cell: Cell) -> str:
+def _html_text(text: str, best: bool) -> str:
     """The spread in smaller print below its mean."""
-    mean, between, spread = html.escape(cell.text or "").partition(" ± ")
+    mean, between, spread = escaped(text).partition(" ± ")
     inside = f"{mean} <small>± {spread}</small>" if between else mean
-    return f"<b>{inside}</b>" if cell.best else inside
+    return f"<b>{inside}</b>" if best else inside
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
@@ -194,7 +217,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
         for row in table.rows:
             _print_block(table, row, console)
     if table.caption:
-        console.print(Text(table.caption), highlight=False)
+        console.print(Text(visible(table.caption)), highlight=False)
 
 
 def _rich(table: Table, cut: int | None = None) -> RichTable:
@@ -204,23 +227,24 @@ def _rich(table: Table, cut: int | None = None) -> RichTable:
         box=SIMPLE_HEAD if named else None,
         show_header=named,
         pad_edge=False,
-        caption=Text(table.caption) if table.caption else None,
+        caption=Text(visible(table.caption)) if table.caption else None,
     )
     for column in table.columns:
-        rich_table.add_column(Text(column.header), justify=column.align or "left", no_wrap=not column.wrap)
+        rich_table.add_column(Text(column.title), justify=column.align or "left", no_wrap=not column.wrap)
     for section in table.sections:
         for row in section:
             cells = [
-                _rich_cell(cell, row.marked, cut if column.wrap else None)
-                for column, cell in zip(table.columns, row.cells, strict=True)
+                _rich_cell(column, cell, row.marked, cut if column.wrap else None)
+                for column, cell in _by_column(table, row)
             ]
             rich_table.add_row(*cells)
         rich_table.add_section()
     return rich_table
 
 
-def _rich_cell(cell: Cell, marked: bool, cut: int | None = None) -> Text:
-    text = MISSING if cell.text is None else cell.text
+def _rich_cell(column: Column, cell: Cell, marked: bool, cut: int | None = None) -> Text:
+    text = column.text(cell)
+    text = MISSING if text is None else text
     return Text(text[:cut], style="bold" if cell.best or marked else "")
 
 
@@ -237,9 +261,9 @@ def _transposed(section: Sequence[Row], table: Table) -> Table:
 
 
 def _print_block(table: Table, row: Row, console: Console) -> None:
-    first, *others = table.columns
-    title = row.cells[0].text or first.header or MISSING
+    (first, name), *others = _by_column(table, row)
+    title = first.text(name) or first.title or MISSING
     console.print(Text(title, style="bold"), highlight=False)
-    for column, cell in zip(others, row.cells[1:], strict=True):
-        line = Text(f"  {column.header}: " if column.header else "  ").append(_rich_cell(cell, row.marked))
+    for column, cell in others:
+        line = Text(f"  {column.title}: " if column.title else "  ").append(_rich_cell(column, cell, row.marked))
         console.print(line, highlight=False, soft_wrap=True)

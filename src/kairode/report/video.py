@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from kairode.files import atomic_write
-from kairode.report.figures import save_figure
+from kairode.report.figures import plain_text, save_figure
 from kairode.runs.video import GAIT, Frame, Gait, read_gait
 
 FRAMES_A_SECOND = 20
@@ -86,6 +86,7 @@ def _picture(frames: list[Frame], index: int, title: str, slower: float) -> Any:
     axes.axis("off")
     speed = "" if slower == 1 else f", {slower:.1f} times slower"
     figure.text(0.02, 0.93, f"{title}: {frame.time:.2f} s, {frame.x:+.2f} m{speed}", fontsize=8)
+    plain_text(figure)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).convert(

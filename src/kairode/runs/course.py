@@ -61,6 +61,21 @@ def course(
     return found
 
 
+def prediction_errors(course: Course) -> Float[np.ndarray, " obs"]:
+    """Mean squared error of each variable at the decisions that follow a prediction, relative to its variance.
+
+    Of the logarithm where a variable is shown on such an axis; infinite where a prediction is not finite, 0 for a
+    variable that does not change.
+    """
+    seen, ahead = np.asarray(course["seen"])[1:], np.asarray(course["model"])[:, -1]
+    log = [variable["log"] for variable in course["variables"]]
+    with np.errstate(all="ignore"):
+        seen, ahead = (np.where(log, np.log10(values), values) for values in (seen, ahead))
+        error, spread = np.mean((ahead - seen) ** 2, axis=0), np.var(seen, axis=0)
+        found = np.where(spread > 0, error / spread, 0.0)
+    return np.where(np.isfinite(error) & np.isfinite(found), found, np.inf)
+
+
 def _readable(spec: Spec, seen: np.ndarray) -> np.ndarray:
     return np.stack([v.quantity(seen[..., i]) for i, v in enumerate(spec.observations)], -1)
 

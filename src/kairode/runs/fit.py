@@ -7,12 +7,24 @@ from kairode.algorithms.fit import Splits, check_fit, evaluate_fit, fit_models, 
 from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import command_of
+from kairode.data.checks import warn
+from kairode.errors import KairodeError
 from kairode.runs.folder import RunFolder
 from kairode.runs.record import make_record
 from kairode.training.loop import FitResult
-from kairode.training.model_files import save_models
+from kairode.training.model_files import load_models, save_models
 
 KIND = "fit"
+
+
+def _fitted(path: Path, record: dict[str, Any]) -> FitResult | None:
+    """The result of a finished fit; None if its models are damaged, which the checkpoint restores."""
+    try:
+        figures = record["figures"]
+        validation, iterations, skipped = (figures[name] for name in ("validation_best", "iterations", "skipped"))
+        return FitResult(load_models(path), validation, iterations, skipped, record["seconds"])
+    except (KairodeError, KeyError):
+        return None
 
 
 class FitRun(NamedTuple):
@@ -33,12 +45,15 @@ def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback, *, 
     with RunFolder.open(path, KIND, config, command) as folder:
         with folder.stage("data"):
             data = load_data(config, callback, streamed=streamed)
+            warn(data.warnings)
+        record = folder.record or {}
+        if folder.finished and (result := _fitted(path, record)) is not None:
+            return FitRun(result, data, record)
         result = fit_models(config, data.train, data.valid, folder=path, callback=callback)
         save_models(path, config.model, config.sizes, result.models)
-        if folder.finished:
-            return FitRun(result, data, folder.record or {})
         with folder.stage("evaluation"):
             figures = evaluate_fit(result, data.test, callback)
+            figures["warnings"] = list(data.warnings)
         seconds = folder.total_seconds + result.seconds
         record = make_record(KIND, config, figures, command=command, seconds=seconds)
         record = folder.finish(record)

@@ -14,7 +14,7 @@ Reading takes no lock: `RunFolder(path).check().record`.
 
 import contextlib
 import dataclasses
-import hashlib
+import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,19 @@ from kairode._lock import LOCK, OWNER, locked
 from kairode._version import __version__
 from kairode.config.serialize import first_difference, from_dict, to_dict, with_effect
 from kairode.errors import KairodeError, Stopped, resume_with
-from kairode.files import PARTS, check_target, load_json, save_json
+from kairode.files import (
+    JSON_DIGEST,
+    PARTS,
+    check_regular,
+    check_target,
+    file_digest,
+    has_digest,
+    inside,
+    load_json,
+    remove_parts,
+    save_json,
+    with_digest,
+)
 from kairode.runs.migrate import FORMAT, is_finished, migrate_config, migrate_record
 
 T = TypeVar("T")
@@ -86,10 +98,9 @@ class RunFolder:
         check_target(folder.path / MANIFEST)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise KairodeError(
-                f"cannot create the folder {path}: {error.strerror}. Choose another with --out."
-            ) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise KairodeError(f"cannot create the folder {path}: {reason}. Choose another with --out.") from error
         with locked(folder.path):
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             manifest = Manifest(FORMAT, kind, __version__, now, to_dict(config), _seeds(config))
@@ -105,9 +116,14 @@ class RunFolder:
                     seconds=before.seconds,
                     finished=done,
                 )
+            for file in _results(folder.path):  # a pipe or a device would be read when the run is finished
+                _check_regular(file)
             _remove_parts(folder.path)
             folder._writing = True
-            folder._write(manifest)
+            if manifest.finished and (folder.path / MANIFEST).exists():  # nothing is to change
+                folder._manifest = manifest
+            else:
+                folder._write(manifest)
             try:
                 yield folder
             except (Stopped, KeyboardInterrupt) as stopped:
@@ -161,24 +177,25 @@ class RunFolder:
         try:
             yield
         finally:
-            earlier = self.manifest.seconds
-            spent = round(earlier.get(name, 0.0) + time.perf_counter() - started, 1)
-            self._write(dataclasses.replace(self.manifest, seconds={**earlier, name: spent}))
+            if not self.manifest.finished:
+                earlier = self.manifest.seconds
+                spent = round(earlier.get(name, 0.0) + time.perf_counter() - started, 1)
+                self._write(dataclasses.replace(self.manifest, seconds={**earlier, name: spent}))
 
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record and mark the run as finished; returns the record as read back."""
         self.save_json(RECORD, {"format": FORMAT, **record})
-        artefacts = {path.relative_to(self.path).as_posix(): _digest(path) for path in _results(self.path)}
+        artefacts = {path.relative_to(self.path).as_posix(): file_digest(path) for path in _results(self.path)}
         self._write(dataclasses.replace(self.manifest, artefacts=artefacts, finished=True))
         return self.load_json(RECORD)
 
     def check(self) -> "RunFolder":
         """Raise if a file of a finished run is missing or differs from what the run wrote."""
         for name, digest in (self.manifest.artefacts if self.exists else {}).items():
-            path = self.path / name
+            path = inside(self.path, name)
             if not path.is_file():
                 raise KairodeError(f"{path} is missing: remove {self.path}, and run its command again.")
-            if _digest(path) != digest:
+            if file_digest(path) != digest:
                 raise KairodeError(
                     f"{path} was changed after the run (its digest differs from the one in {MANIFEST}): remove "
                     f"{self.path}, and run its command again."
@@ -186,7 +203,7 @@ class RunFolder:
         return self
 
     def _write(self, manifest: Manifest) -> None:
-        self.save_json(MANIFEST, to_dict(manifest))
+        self.save_json(MANIFEST, with_digest(to_dict(manifest)))
         self._manifest = manifest
 
 
@@ -203,9 +220,13 @@ def _results(folder: Path) -> Iterator[Path]:
         yield from (here / name for name in sorted(set(files) - _OWN - _LATER) if Path(name).suffix in _DIGESTED)
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _check_regular(path: Path) -> None:
+    try:
+        check_regular(path)
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise KairodeError(f"cannot read {path}: {error.strerror}. Remove it, or choose another folder.") from error
 
 
 def _advice(folder: Path) -> str:
@@ -224,6 +245,10 @@ def _read_manifest(folder: Path, kind: str) -> Manifest | None:
             f"{path} was written by a newer version of kairode ({found.get('kairode')}): update kairode, or choose "
             "another folder with --out."
         )
+    if isinstance(found, dict) and JSON_DIGEST in found:  # older versions wrote none
+        if not has_digest(found):
+            raise KairodeError(f"{path} was changed after it was written (its digest differs): {_advice(folder)}")
+        del found[JSON_DIGEST]
     return from_dict(Manifest, found, file=path)
 
 
@@ -272,11 +297,7 @@ def _checked(folder: Path, before: Manifest, kind: str, config: Any, mutable: Se
 
 def _remove_parts(folder: Path) -> None:
     """Remove temporary files of killed processes, except those of nested run folders."""
-    taken = (folder / OWNER).stat().st_mtime_ns
-    for place, folders, files in os.walk(folder):
+    for place, folders, _ in os.walk(folder):
         here = Path(place)
         folders[:] = [name for name in folders if not (here / name / LOCK).exists()]
-        for path in (here / name for name in files if Path(name).match(PARTS)):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime_ns < taken:
-                    path.unlink()
+        remove_parts(here)

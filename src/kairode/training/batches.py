@@ -27,6 +27,8 @@ def pad_lengths(episodes: Episodes) -> Episodes:
 
 def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
     """Add episodes and steps: observations repeat the last one, everything else is 0."""
+    if not (more or longer):
+        return episodes
 
     def pad(x: Array, mode: Literal["edge", "constant"] = "constant") -> Array:
         return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, longer), *[(0, 0)] * (x.ndim - 2)], mode=mode))
@@ -35,18 +37,24 @@ def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
 
 
 def split_chunks(episodes: Episodes, most: int) -> Episodes:
-    """Episodes cut into chunks of at most `most` decisions; chunks without any are dropped."""
-    length = episodes.tau.shape[1]
+    """Episodes cut into chunks of at most `most` decisions; chunks without any are dropped.
+
+    The first chunk of every episode comes first, then the second of those that have one.
+    """
+    count, length = episodes.tau.shape
     blocks = -(-length // most)
     whole = _padded(episodes, 0, blocks * most - length)
 
     # With NumPy: JAX would compile several programs whenever the data have grown.
-    def cut(x: Array, extra: int = 0) -> np.ndarray:
-        return np.concatenate([np.asarray(x)[:, k * most : (k + 1) * most + extra] for k in range(blocks)])
+    def cut(x: Array) -> np.ndarray:
+        return np.asarray(x)[:, : blocks * most].reshape(count, blocks, most, *x.shape[2:])
 
-    kept = cut(whole.real)[:, 0]
-    parts = (cut(whole.obs, 1), cut(whole.action), cut(whole.tau), cut(whole.real))
-    return Episodes(*(jnp.asarray(x[kept]) for x in parts))
+    block, episode = np.nonzero(cut(whole.real)[:, :, 0].T)
+    obs = np.empty((len(block), most + 1, whole.obs.shape[-1]), np.float32)
+    obs[:, :-1] = cut(whole.obs)[episode, block]
+    obs[:, -1] = np.asarray(whole.obs)[:, most::most][episode, block]
+    others = (jnp.asarray(cut(x)[episode, block]) for x in (whole.action, whole.tau, whole.real))
+    return Episodes(jnp.asarray(obs), *others)
 
 
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:
@@ -67,7 +75,7 @@ def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int
     return np.tile(numbers, (1, short))[:, :batch].astype(np.int32)
 
 
-@functools.lru_cache(16)
+@functools.lru_cache(128)
 def _shuffled(seed: int, epoch: int, count: int) -> np.ndarray:
     """Episodes in the order of an epoch; kept, because a long epoch takes many calls."""
     return np.random.default_rng([seed, epoch]).permutation(count).astype(np.int32)

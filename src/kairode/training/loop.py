@@ -26,7 +26,7 @@ from kairode.models.transition import FlowTransition
 from kairode.result import rounded
 from kairode.training.model_files import as_saved
 from kairode.training.session import Session
-from kairode.training.sources import batch_source, prepare_padded
+from kairode.training.sources import LONG, batch_source, cut_long, longest, prepare_padded
 from kairode.training.step import (
     FitState,
     compiled_settings,
@@ -53,6 +53,10 @@ class FitResult:
     """Time in the loop, including earlier processes."""
 
 
+CUT = "chunk_length"
+"""Entry of checkpoints: the chunk length that the fit was begun with."""
+
+
 def train(
     models: DynamicsModel,
     settings: TrainingConfig,
@@ -66,6 +70,8 @@ def train(
 ) -> FitResult:
     """Fit a model for all seeds. With a folder, checkpoints are kept there and fitting resumes from them."""
     with Session(folder, identity) as session, contextlib.ExitStack() as stack:
+        whole = session.resumable and CUT not in session.describe()  # a version that did not cut long episodes began it
+        settings = settings if whole else cut_long(settings, data)
         if folder is not None and session.resumable:
             models = as_saved(folder, models)
         static = eqx.filter(models, eqx.is_array, inverse=True)
@@ -75,8 +81,13 @@ def train(
         compiled, cooling = compiled_settings(settings), cooldown_of(settings)
         fit_state = devices.by_seed(session.restore(init_fit_state(models, settings, seeds)))
         metrics = MetricsFile(folder, int(fit_state.iteration.max()))
-        callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations))
-        while (done := int(fit_state.iteration.max())) < settings.iterations and bool(fit_state.active.any()):
+        session.complete = session.resumable and not _going_on(fit_state, settings)
+        cut = ""
+        if settings.chunk_length is not None and longest(data) > LONG:
+            cut = f"Episodes of up to {longest(data):,} decisions are cut into chunks of {settings.chunk_length:,}."
+        callback(Progress(STAGE, int(fit_state.iteration.max()), settings.iterations, message=cut))
+        while _going_on(fit_state, settings):
+            done = int(fit_state.iteration.max())
             train_data, batches = source.batches(done)
             train_data = devices.everywhere(train_data)
             fit_state, terms = run_on_cores(
@@ -95,15 +106,20 @@ def train(
             failed = int(fit_state.longest_row.max()) >= settings.max_skipped
             stop = session.interrupted()
             if session.due() or failed:
-                session.save(fit_state)
+                session.save(fit_state, **{CUT: settings.chunk_length})
             if stop:
                 raise session.stop(f"at iteration {done:,}")
             if failed:
                 raise _nonfinite(devices.together(fit_state), seeds, folder, static, devices.together(train_data))
-        session.save(fit_state)
+        if not session.complete:
+            session.save(fit_state, **{CUT: settings.chunk_length})
         if session.interrupted() and folder is not None:
             raise session.stop(f"after the last iteration, {settings.iterations:,}")
     return fit_result(devices.together(fit_state), settings, static, session.seconds)
+
+
+def _going_on(fit_state: FitState, settings: TrainingConfig) -> bool:
+    return int(fit_state.iteration.max()) < settings.iterations and bool(fit_state.active.any())
 
 
 def fit_result(fit_state: FitState, settings: TrainingConfig, static: Any, seconds: float) -> FitResult:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from kairode.config.models import ModelConfig
 from kairode.config.renames import SIZES
 from kairode.data.describe import spec_from_dict, spec_to_dict
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED, KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.timer import ContinuousTimer
 from kairode.models.zoo import build
@@ -31,6 +31,7 @@ def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[
         model=name,
         sizes=dataclasses.asdict(sizes),
         scale=[list(scale.mean), list(scale.std)],
+        scale_limit=scale.limit,
         seeds=len(models),
         spec=spec_to_dict(models[0].spec),
     )
@@ -41,18 +42,26 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
     if not checkpoint.exists(folder, NAME) and checkpoint.exists(folder):
         raise KairodeError(f"the fit in {folder} is not finished: run the same command again to resume it.")
     about = checkpoint.describe(folder, NAME)
+    path = Path(folder) / f"{NAME}.json"
     try:
         # Fields of earlier versions had other names.
         sizes = ModelConfig(**{SIZES.get(name, name): value for name, value in about["sizes"].items()})
         spec = spec_from_dict(about["spec"])
-        scale = Scale(*(tuple(numbers) for numbers in about["scale"]))
-        model, seeds = build(about["model"], spec, sizes, scale, key=jax.random.key(0)), int(about["seeds"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise KairodeError(f"{Path(folder) / 'models.json'} is damaged: it does not describe a model.") from error
+        mean, std = (tuple(map(float, numbers)) for numbers in about["scale"])
+        scale = Scale(mean, std, about.get("scale_limit"))
+        seeds = int(about["seeds"])
+        shapes = eqx.filter_eval_shape(build, about["model"], spec, sizes, scale, key=jax.random.key(0))
+    except MALFORMED as error:
+        raise KairodeError(f"{path} is damaged: it does not describe a model ({error}).") from error
+    shapes = eqx.filter(as_saved(folder, shapes, NAME), lambda x: isinstance(x, jax.ShapeDtypeStruct))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), shapes)
+    checkpoint.compare_description(folder, shapes, NAME)  # before any memory is taken
+    model = build(about["model"], spec, sizes, scale, key=jax.random.key(0))
     params, static = eqx.partition(as_saved(folder, model, NAME), eqx.is_array)
-    like = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params)
-    found = checkpoint.load(folder, like, NAME)
-    return [eqx.combine(one(found, i), static) for i in range(seeds)]
+    weights = checkpoint.load(folder, jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params), NAME)
+    if checkpoint.describe(folder, NAME)["sha256"] != about["sha256"]:  # another process has replaced them meanwhile
+        return load_models(folder)
+    return [eqx.combine(one(weights, i), static) for i in range(seeds)]
 
 
 def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NAME) -> DynamicsModel:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kairode._lock import locked
+from kairode._signals import saving
 from kairode.config.models import EARLIER
 from kairode.config.serialize import first_difference, with_effect
 from kairode.errors import KairodeError, Stopped
@@ -24,6 +25,8 @@ SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
 """Time between checkpoints; longer if saving is slow."""
 SHARE = 20
 """Minimum ratio of the time between checkpoints to the time that saving one takes."""
+ABSENT = {**EARLIER, "robust_scale": False}
+"""Fields of configs that older checkpoints lack, with the value that they stood for."""
 ADDED = "inputs"
 """A part of identities that checkpoints of older versions may lack; it is compared if they have it."""
 
@@ -37,6 +40,8 @@ class Session:
         """JSON that identifies this computation: a checkpoint with another identity is refused."""
         self.earlier: dict[str, Any] = {}
         """Metadata of the resumed checkpoint."""
+        self.complete = False
+        """True if the checkpoint holds the end of the computation: it is not to be saved again."""
         self.interrupted: Callable[[], bool] = lambda: False
         self._pause = SAVE_SECONDS if save_seconds is None else save_seconds
         self._started = self._saved = time.perf_counter()
@@ -54,6 +59,11 @@ class Session:
     @property
     def resumable(self) -> bool:
         return self.folder is not None and checkpoint.exists(self.folder)
+
+    def describe(self) -> dict[str, Any]:
+        """Metadata of the checkpoint."""
+        assert self.folder is not None
+        return checkpoint.describe(self.folder)
 
     def restore(self, like: T) -> T:
         """Load the checkpoint into a tree like `like`; `like` itself if there is none."""
@@ -79,7 +89,8 @@ class Session:
         if self.folder is None:
             return
         begun = time.perf_counter()
-        checkpoint.save(self.folder, tree, identity=self.identity, seconds=round(self.seconds, 2), **about)
+        with saving():
+            checkpoint.save(self.folder, tree, identity=self.identity, seconds=round(self.seconds, 2), **about)
         self._saved = time.perf_counter()
         self._pause = max(self._pause, SHARE * (self._saved - begun))
 
@@ -118,7 +129,7 @@ def _with_earlier(before: Any, now: Any) -> Any:
     """An identity with the fields that it lacks because an earlier version wrote it."""
     if not (isinstance(now, dict) and isinstance(before, dict)):
         return before
-    added = {name: EARLIER[name] for name in EARLIER if name in now and name not in before}
+    added = {name: ABSENT[name] for name in ABSENT if name in now and name not in before}
     return {name: _with_earlier(value, now.get(name)) for name, value in before.items()} | added
 
 

@@ -27,6 +27,12 @@ MOST_BYTES = 2**28
 """Of the batches of one call that are read from a file. Larger ones take fewer iterations per call, which gives the
 same weights to rounding."""
 
+LONG, LONG_CHUNK = 2000, 500
+"""Episodes of more decisions than this are cut into chunks of so many, unless the settings name another length: a
+gradient through more is slow, and takes memory for every decision."""
+STEPS = 50_000
+"""Decisions in a row of one compiled call, at most, so that an interrupt is noticed soon."""
+
 Batches = tuple[Episodes, Int[Array, "k seeds batch"]]
 """Episodes, and the indices among them of each iteration's batches."""
 
@@ -45,6 +51,18 @@ class BatchSource(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Free what the source holds."""
+
+
+def longest(data: Trajectory | EpisodeStream) -> int:
+    """Decisions in the longest episode."""
+    return int(data.interval.shape[1] if isinstance(data, Trajectory) else data.longest)
+
+
+def cut_long(settings: TrainingConfig, data: Trajectory | EpisodeStream) -> TrainingConfig:
+    """The settings for these data: a chunk length where episodes are long and the settings have none."""
+    if settings.chunk_length is None and longest(data) > LONG:
+        return dataclasses.replace(settings, chunk_length=LONG_CHUNK)
+    return settings
 
 
 def batch_source(
@@ -74,7 +92,8 @@ class MemoryBatches(BatchSource):
         self.settings, self.seeds, self.data, self.count = settings, seeds, data, count
 
     def iterations(self, done: int) -> int:
-        return _until_validation(self.settings, done, CHUNK)
+        most = max(1, min(CHUNK, STEPS // self.data.tau.shape[1]))
+        return _until_validation(self.settings, done, most)
 
     def batches(self, done: int) -> Batches:
         numbers = batch_indices(self.settings, self.seeds, self.count, done, self.iterations(done))

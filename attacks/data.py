@@ -1,0 +1,271 @@
+"""Data that mislead, and data that are large: warnings that name the place, and bounded time and memory."""
+
+import dataclasses
+import operator
+import shlex
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+import pyarrow.parquet as pq
+
+import kairode
+from attacks._common import Effort, Outcome, amount, attack, count, environment
+from attacks._common import kairode as command
+from kairode.algorithms.fit import load_data
+from kairode.config.presets import fit_preset
+from kairode.data.content import DIGEST_KEY, ContentDigest
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete, Intervals, Spec, Variable
+from kairode.envs.gridworld import GridworldTask, WindyGridworld
+from kairode.models.predict import Episodes
+from kairode.training.batches import split_chunks
+
+SHORT = ("--iterations", "4", "--model", "rnn", "--timer", "none")
+
+
+def walk(episodes: int, decisions: int, seed: int = 0) -> Trajectory:
+    """Episodes of a bounded random walk of three variables under two actions, at irregular times."""
+    rng, shape = np.random.default_rng(seed), (episodes, decisions)
+    obs = np.sin(np.cumsum(0.1 * rng.standard_normal((episodes, decisions + 1, 3), np.float32), axis=1))
+    return Trajectory(
+        spec=Spec(
+            name="walk",
+            observations=tuple(Variable(name, "unit") for name in ("a", "b", "c")),
+            actions=Discrete(("off", "on")),
+            intervals=Intervals(1.0, 3.0, step=1.0),
+            time_unit="hour",
+        ),
+        observation=obs,
+        action=rng.integers(0, 2, shape).astype(np.int32),
+        interval=rng.integers(1, 4, shape).astype(np.float32),
+        reward=rng.standard_normal(shape).astype(np.float32),
+        length=np.full(episodes, decisions, np.int32),
+        terminated=np.zeros(episodes, bool),
+        truncated=np.ones(episodes, bool),
+    )
+
+
+def fitted(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A short fit of a file."""
+    return command("fit", str(path), *SHORT, "--out", str(path.with_suffix("")), *words)
+
+
+@attack(
+    "one outlier of 1e30 or 3e38, a gap of 1e12, a reward of 1e12",
+    "said with row and column; `--strict` refuses",
+    ("slow", "full"),
+)
+def outliers(folder: Path, effort: Effort) -> Outcome:
+    """A value of random size at a random place: the fit says where it is, or `--strict` stops it."""
+    rng, failures, tried = np.random.default_rng(21), [], 0
+    good = walk(20, 30)
+    for i in range(amount(effort, 3, 6, 40)):
+        episode, place = int(rng.integers(20)), int(rng.integers(30))
+        row = 31 * episode + place
+        value = float(rng.choice([1e30, 3e38, -1e30, 1e6, -9999.0]))
+        kind = ("observation", "interval", "reward")[i % 3]
+        array = np.array(getattr(good, kind))
+        if kind == "observation":
+            column = int(rng.integers(3))
+            array[episode, place, column] = value
+            said = [f"variable '{'abc'[column]}'", f"row {row} of"]
+        else:
+            array[episode, place] = 1e12
+            said = ["an interval of 1e12" if kind == "interval" else "rewards reach 1e12", f"row {row} of"]
+        path = folder / f"case{i}.parquet"
+        kairode.write(path, eqx.tree_at(operator.attrgetter(kind), good, array))
+        strict = i % 2 == 1
+        tried += 1
+        done = fitted(path, *(["--strict"] if strict else []))
+        missing = [words for words in said if words not in done.stderr]
+        if missing or done.returncode != (2 if strict else 0) or "Traceback" in done.stderr:
+            failures.append(f"{kind} {value:g}: code {done.returncode}, not said: {missing}, {done.stderr[-300:]}")
+    return count(failures, tried, "without the sentence")
+
+
+@attack(
+    "an outlier with robust scaling",
+    "the error of the other values at most 1.2 times that without the outlier",
+    ("full",),
+)
+def robust_scale(folder: Path, effort: Effort) -> Outcome:
+    """The same fit with and without an outlier, by standard deviation and by interquartile range."""
+    good = kairode.collect(kairode.make("pendulum"), episodes=40, seed=0)
+    bad = np.array(good.observation)
+    bad[3, 5, 0] = 1e30
+    spoilt = dataclasses.replace(good, observation=bad)
+    test = kairode.collect(kairode.make("pendulum"), episodes=20, seed=1)
+    options: dict[str, Any] = {"iterations": amount(effort, 60, 600, 1500), "standardize": True, "validate_every": 20}
+    errors = {}
+    for name, data, robust in (("without", good, True), ("robust", spoilt, True), ("standard", spoilt, False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = kairode.fit("latent-ode", data, valid=test, robust_scale=robust, **options)
+        assert isinstance(model, kairode.DynamicsModel)
+        apart = (kairode.predict(model, test) - np.asarray(test.observation)[:, 1:])[test.mask]
+        errors[name] = float(np.sqrt(np.mean((apart / np.asarray(test.observation).std((0, 1))) ** 2)))
+    ratio = errors["robust"] / errors["without"]
+    figure = f"{ratio:.2f} times (by standard deviation {errors['standard'] / errors['without']:.2f} times)"
+    return Outcome(figure, ratio <= 1.2, errors)
+
+
+@attack("an action that only the held-out part has", "a sentence", ("slow", "full"))
+def unseen_action(folder: Path, effort: Effort) -> Outcome:
+    """An action that one episode alone takes: said where that episode is held out, and only there."""
+    failures, tried, held_out = [], 0, 0
+    for seed in range(amount(effort, 2, 3, 20)):
+        data = walk(20, 10, seed)
+        action = np.zeros_like(data.action)
+        action[seed % 20] = 1
+        path = folder / f"case{seed}.parquet"
+        kairode.write(path, dataclasses.replace(data, action=action))
+        done = fitted(path)
+        split = load_data(fit_preset(str(path)))
+        expected = not np.asarray(split.train.action).any()
+        held_out += expected
+        tried += 1
+        if expected != ("action 'on': taken in the" in done.stderr) or done.returncode:
+            failures.append(f"episode {seed % 20}: expected {expected}, code {done.returncode}: {done.stderr[-200:]}")
+    outcome = count(failures, tried, "wrong")
+    return Outcome(f"{outcome.figure} ({held_out} held out)", outcome.held, outcome.details)
+
+
+@attack("a million decisions in an episode: cutting", "seconds", ("full",))
+def cutting(folder: Path, effort: Effort) -> Outcome:
+    """Cutting a million decisions into chunks of 50."""
+    size = amount(effort, 100_000, 1_000_000, 1_000_000)
+    episodes = Episodes(
+        obs=np.zeros((1, size + 1, 3), np.float32),  # type: ignore[arg-type]
+        action=np.zeros((1, size, 2), np.float32),  # type: ignore[arg-type]
+        tau=np.ones((1, size), np.float32),  # type: ignore[arg-type]
+        real=np.ones((1, size), bool),  # type: ignore[arg-type]
+    )
+    began = time.perf_counter()
+    found = split_chunks(episodes, 50)
+    seconds = time.perf_counter() - began
+    return Outcome(f"{seconds:.2f} s", seconds < 5 and len(found.tau) == size // 50, {"seconds": seconds})
+
+
+PEAK = """
+import resource, sys
+import kairode
+from kairode.data import read
+data = read(sys.argv[1])
+kairode.fit("rnn", data, iterations=20, validate_every=20, timer="none")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def _peak(path: Path) -> int:
+    words = [sys.executable, "-W", "ignore", "-c", PEAK, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=900, check=True)
+    return 1024 * int(done.stdout.split()[-1])
+
+
+@attack("a million decisions in an episode: the fit", "memory within three times the table", ("slow", "full"))
+def long_episode(folder: Path, effort: Effort) -> Outcome:
+    """Peak memory of a fit of 3 x 350,000 decisions beyond that of 3 x 3,000 decisions, as a multiple of the table."""
+    peaks = []
+    for decisions in (3000, 350_000):
+        path = folder / f"{decisions}.parquet"
+        kairode.write(path, walk(3, decisions))
+        peaks.append(min(_peak(path) for _ in range(3)))  # allocators vary
+    table = pq.read_table(path).nbytes
+    times = (peaks[1] - peaks[0]) / table
+    figure = f"{times:.1f} times the table of {table / 1e6:.0f} MB (peak {peaks[1] / 1e9:.2f} GB)"
+    return Outcome(figure, times <= 3, {"peaks": peaks, "table": table})
+
+
+@attack("memory limit of 1.5 GB", "a sentence, exit 2")
+def memory_limit(folder: Path, effort: Effort) -> Outcome:
+    """The address space limited to several sizes: a sentence, or it works."""
+    failures, tried, worked = [], 0, 0
+    for gigabytes in (1.0, 1.5, 2.0) if effort != "full" else (0.7, 1.0, 1.5, 2.0, 2.5, 3.0, 3.3, 4.0, 6.0):
+        limit = int(gigabytes * 1e9)
+        tried += 1
+        words = [sys.executable, "-m", "kairode", "fit", "gridworld", *SHORT, "--episodes=8", "--validation-episodes=2"]
+        words += ["--test-episodes=2", f"--out={folder / str(gigabytes)}"]
+        done = subprocess.run(
+            ["sh", "-c", f"ulimit -v {limit // 1024}; exec {shlex.join(words)}"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=600,
+        )
+        worked += done.returncode == 0
+        sentence = done.stderr.strip().splitlines()[-1:] or [""]
+        if done.returncode and not (done.returncode == 2 and sentence[0].startswith("error: ")):
+            failures.append(f"{gigabytes} GB: code {done.returncode}, {done.stderr[-200:]}")
+    outcome = count(failures, tried, "without a sentence")
+    return Outcome(f"{outcome.figure} ({worked} worked)", outcome.held, outcome.details)
+
+
+class LargeRewardTask(GridworldTask):
+    """The gridworld's, with rewards times a factor."""
+
+    factor: float = 1.0
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        """R of the gridworld times the factor."""
+        return self.factor * super().reward(obs, action, next_obs, tau)
+
+
+class LargeRewards(WindyGridworld):
+    """A gridworld of large rewards."""
+
+    factor: float = 1.0
+
+    @property
+    def task(self) -> LargeRewardTask:
+        return LargeRewardTask(super().task.spec, self.factor)
+
+
+@attack("reward of 1e12 in learning", "a warning with the scale to use", ("slow", "full"))
+def large_reward(folder: Path, effort: Effort) -> Outcome:
+    """A policy learned from rewards of 1e12 and of 1."""
+    failures = []
+    for factor, scale, expected in ((1e12, 1.0, "reward_scale=1e-1"), (1e12, 1e-12, ""), (1.0, 1.0, "")):
+        env: Any = LargeRewards(horizon=30.0, factor=factor)  # type: ignore[call-arg]
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            kairode.learn(None, env, episodes=3, hidden=(8,), batch_size=8, replay_capacity=64, reward_scale=scale)
+        said = " ".join(str(one.message) for one in found if "reward_scale" in str(one.message))
+        if bool(expected) != bool(said) or expected not in said:
+            failures.append(f"rewards of {factor:g} with scale {scale:g}: {said!r}")
+    return count(failures, 3, "wrong")
+
+
+@attack("digests on a file of a million rows", "no slower than without, beyond noise", ("full",))
+def digest_speed(folder: Path, effort: Effort) -> Outcome:
+    """Reading and writing a million rows, and the part of it that the digest takes."""
+    rows = amount(effort, 50_000, 1_000_000, 1_000_000)
+    path, data = folder / "million.parquet", walk(rows // 1000, 999)
+    times: dict[str, list[float]] = {"write": [], "read": [], "digest": [], "without": []}
+    kairode.write(path, data)
+    table, bare = pq.read_table(path), folder / "bare.parquet"
+    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != DIGEST_KEY}
+    pq.write_table(table.replace_schema_metadata(kept), bare, compression="zstd")
+    for _ in range(5):
+        times["write"].append(_seconds(lambda: kairode.write(path, data)))
+        times["digest"].append(_seconds(lambda: ContentDigest().update(table)))
+        times["read"].append(_seconds(lambda: kairode.read(path)))
+        times["without"].append(_seconds(lambda: kairode.read(bare)))
+    best = {name: min(found) for name, found in times.items()}
+    share = best["read"] / best["without"]
+    figure = (
+        f"read {best['read']:.2f} s, {share:.2f} times that without a digest ({best['without']:.2f} s); digest alone "
+        f"{best['digest']:.2f} s, write {best['write']:.2f} s"
+    )
+    return Outcome(figure, share <= 1.3, best)
+
+
+def _seconds(function: Any) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
