@@ -50,6 +50,7 @@ def campaign(names: list[str], effort: Effort, save: Path | None = None) -> dict
             shutil.rmtree(folder, ignore_errors=True)
         seconds = round(time.perf_counter() - began, 1)
         found[name] = {"what": one.what, "goal": one.goal, **dataclasses.asdict(outcome), "seconds": seconds}
+        found[name]["position"] = [*ATTACKS].index(name)  # in the table
         held = "held" if outcome.held else "NOT HELD"
         print(f"  {held}: {outcome.figure} ({seconds:g} s)", file=sys.stderr, flush=True)
         if save is not None:
@@ -98,12 +99,9 @@ def main(
             raise unknown("attack", name, ATTACKS)
     chosen = [name for name in names or ATTACKS if effort in ATTACKS[name].efforts]
     found = campaign(chosen, effort, save) if workers == 1 else parallel(chosen, effort, workers, save)
-    rows = [(one["what"], one["figure"], one["goal"], "yes" if one["held"] else "NO") for one in found.values()]
-    print_table(
-        Table.of(
-            [Column("attack", wrap=True), Column("figure", wrap=True), Column("to reach", wrap=True), "held"], rows
-        )
-    )
+    rows = [(one["what"], one["figure"], one["goal"], "yes" if one["held"] else "no") for one in found.values()]
+    columns = [Column(name, wrap=True) for name in ("attack", "found", "to reach")]
+    print_table(Table.of([*columns, "reached"], rows))
     sys.exit(0 if all(one["held"] for one in found.values()) else 1)
 
 

@@ -158,7 +158,7 @@ def refusal(read: Callable[[], Any]) -> tuple[str, Any]:
         return "error", f"{type(error).__name__}: {error}"[:200]
 
 
-@attack("damaged or odd Parquet", "every refusal a `KairodeError` with file and place: 0 other exceptions")
+@attack("damaged or odd Parquet", "every refusal a KairodeError with file and place: 0 other exceptions")
 def parquet(folder: Path, effort: Effort) -> Outcome:
     """General mutations of a file's bytes, and valid files whose metadata, types or values are odd."""
     path, rng, failures = folder / "visits.parquet", np.random.default_rng(17), []

@@ -20,9 +20,11 @@ from attacks._common import kairode as command
 from kairode.algorithms.fit import load_data
 from kairode.config.presets import fit_preset
 from kairode.data.content import DIGEST_KEY, ContentDigest
+from kairode.data.table import _table
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Intervals, Spec, Variable
 from kairode.envs.gridworld import GridworldTask, WindyGridworld
+from kairode.files import atomic_write
 from kairode.models.predict import Episodes
 from kairode.training.batches import split_chunks
 
@@ -58,7 +60,7 @@ def fitted(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @attack(
     "one outlier of 1e30 or 3e38, a gap of 1e12, a reward of 1e12",
-    "said with row and column; `--strict` refuses",
+    "said with row and column; --strict refuses",
     ("slow", "full"),
 )
 def outliers(folder: Path, effort: Effort) -> Outcome:
@@ -241,28 +243,35 @@ def large_reward(folder: Path, effort: Effort) -> Outcome:
     return count(failures, 3, "wrong")
 
 
-@attack("digests on a file of a million rows", "no slower than without, beyond noise", ("full",))
+@attack("digests on a file of a million rows", "at most 1.3 times the time without a digest", ("full",))
 def digest_speed(folder: Path, effort: Effort) -> Outcome:
-    """Reading and writing a million rows, and the part of it that the digest takes."""
+    """Reading and writing a million rows, with a digest and without."""
     rows = amount(effort, 50_000, 1_000_000, 1_000_000)
     path, data = folder / "million.parquet", walk(rows // 1000, 999)
-    times: dict[str, list[float]] = {"write": [], "read": [], "digest": [], "without": []}
+    times: dict[str, list[float]] = {"read": [], "bare read": [], "write": [], "bare write": [], "digest": []}
     kairode.write(path, data)
     table, bare = pq.read_table(path), folder / "bare.parquet"
     kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != DIGEST_KEY}
     pq.write_table(table.replace_schema_metadata(kept), bare, compression="zstd")
     for _ in range(5):
         times["write"].append(_seconds(lambda: kairode.write(path, data)))
+        times["bare write"].append(_seconds(lambda: _write_bare(folder / "written.parquet", data)))
         times["digest"].append(_seconds(lambda: ContentDigest().update(table)))
         times["read"].append(_seconds(lambda: kairode.read(path)))
-        times["without"].append(_seconds(lambda: kairode.read(bare)))
+        times["bare read"].append(_seconds(lambda: kairode.read(bare)))
     best = {name: min(found) for name, found in times.items()}
-    share = best["read"] / best["without"]
+    share = max(best[name] / best[f"bare {name}"] for name in ("read", "write"))
     figure = (
-        f"read {best['read']:.2f} s, {share:.2f} times that without a digest ({best['without']:.2f} s); digest alone "
-        f"{best['digest']:.2f} s, write {best['write']:.2f} s"
+        f"read {best['read']:.2f} s ({best['bare read']:.2f} s without), write {best['write']:.2f} s "
+        f"({best['bare write']:.2f} s without)"
     )
     return Outcome(figure, share <= 1.3, best)
+
+
+def _write_bare(path: Path, data: Trajectory) -> None:
+    """Write a table as `kairode.write` does, without a digest."""
+    with atomic_write(path) as part:
+        pq.write_table(_table(data, 0), part, compression="zstd")
 
 
 def _seconds(function: Any) -> float:

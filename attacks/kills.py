@@ -127,7 +127,7 @@ class Tally:
 
 
 @attack(
-    "SIGKILL at random moments of `kairode fit`",
+    "SIGKILL at random moments of kairode fit",
     "record and weights of an undisturbed run, bit for bit",
     ("slow", "full"),
 )
@@ -137,7 +137,7 @@ def kill_fit(folder: Path, effort: Effort) -> Outcome:
 
 
 @attack(
-    "SIGKILL at random moments of `kairode run`",
+    "SIGKILL at random moments of kairode run",
     "record and weights of an undisturbed run, bit for bit",
     ("slow", "full"),
 )
@@ -148,7 +148,7 @@ def kill_run(folder: Path, effort: Effort) -> Outcome:
 
 
 @attack(
-    "SIGKILL at random moments of `kairode dyna`",
+    "SIGKILL at random moments of kairode dyna",
     "record and weights of an undisturbed run, bit for bit",
     ("slow", "full"),
 )
@@ -157,7 +157,7 @@ def kill_dyna(folder: Path, effort: Effort) -> Outcome:
     return _kill((COMMANDS["dyna"],), folder, effort, amount(effort, 1, 2, 30))
 
 
-@attack("SIGKILL at random moments of MPC", "record and weights of an undisturbed run, bit for bit", ("slow", "full"))
+@attack("SIGKILL at random moments of kairode run with MPC", "record and weights of an undisturbed run, bit for bit", ("slow", "full"))
 def kill_control(folder: Path, effort: Effort) -> Outcome:
     """The main job with continuous actions."""
     return _kill((COMMANDS["control"],), folder, effort, amount(effort, 1, 2, 30))
@@ -355,7 +355,7 @@ def side_by_side(function: Callable[[Any], T], trials: Iterable[Any]) -> list[T]
         return list(threads.map(function, trials))
 
 
-@attack("SIGKILL while collecting", "no `.part` file stays after the next command that writes there", ("slow", "full"))
+@attack("SIGKILL while collecting", "no .part file stays after the next command that writes there", ("slow", "full"))
 def kill_collect(folder: Path, effort: Effort) -> Outcome:
     """`kairode collect` is killed while it writes its file."""
     rng, tally, command = generator(effort), Tally(), COMMANDS["collect"]

@@ -58,7 +58,7 @@ ROWS = 4
 """Rows of an episode."""
 
 
-@attack("column names such as `hr [/min]`, `cost $a_{$`, control characters", "any Unicode name works everywhere")
+@attack("column names such as hr [/min], cost $a_{$, control characters", "any Unicode name works everywhere")
 def names(folder: Path, effort: Effort) -> Outcome:
     """Tables with fixed and random names, read, drawn, printed and put into a page; then the command on one of them."""
     failures: list[str] = []

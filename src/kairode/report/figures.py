@@ -92,6 +92,7 @@ def _save(figure: Figure, file: Any, **options: Any) -> None:
     plain_text(figure)
     with rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # of emoji; an SVG is shown with other fonts
+        warnings.filterwarnings("ignore", 'Creating legend with loc="best"')  # issued when it takes over a second
         figure.savefig(file, **options)
 
 

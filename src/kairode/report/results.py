@@ -129,7 +129,8 @@ def main_job(results: Path) -> Table:
 
 def attack_table(results: Path) -> Table:
     """What each attack found, from the records of `make attack`."""
-    found = [read_record(path)["figures"] for path in sorted((results / ATTACKS).glob("*.json"))]
+    found = [read_record(path)["figures"] for path in (results / ATTACKS).glob("*.json")]
+    found.sort(key=lambda one: one["position"])
     rows = [(one["what"], one["figure"], one["goal"], "yes" if one["held"] else "no") for one in found]
     return Table.of(["attack", "found", "to reach", "reached"], rows)
 
