@@ -157,7 +157,11 @@ def kill_dyna(folder: Path, effort: Effort) -> Outcome:
     return _kill((COMMANDS["dyna"],), folder, effort, amount(effort, 1, 2, 30))
 
 
-@attack("SIGKILL at random moments of kairode run with MPC", "record and weights of an undisturbed run, bit for bit", ("slow", "full"))
+@attack(
+    "SIGKILL at random moments of kairode run with MPC",
+    "record and weights of an undisturbed run, bit for bit",
+    ("slow", "full"),
+)
 def kill_control(folder: Path, effort: Effort) -> Outcome:
     """The main job with continuous actions."""
     return _kill((COMMANDS["control"],), folder, effort, amount(effort, 1, 2, 30))
