@@ -2,6 +2,8 @@
 
 import functools
 import json
+import operator
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ import pyarrow.parquet as pq
 
 import kairode
 from attacks._common import Effort, Outcome, amount, attack, count
+from attacks._common import kairode as run_kairode
+from attacks.folders import RUN
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.policy_files import read_policy, save_policy
@@ -23,8 +27,12 @@ from kairode.data.stream import stream
 from kairode.data.table import _table
 from kairode.files import JSON_DIGEST, with_digest
 from kairode.models.zoo import build
+from kairode.report.run_page import write_run_page
+from kairode.runs.folder import RunFolder
 from kairode.training.model_files import load_models, save_models
 
+MOST_TAKEN = 2**28
+"""Bytes that refusing a description may take."""
 WORDS = ("", "nan", "-1", "1e400", "null", "[]", "{}", '"x"', "true", "9" * 30, "[" * 200 + "]" * 200, '"\\ud800"')
 """Values that mutations of JSON put in place of others."""
 
@@ -63,8 +71,8 @@ def damaged(raw: bytes, rng: np.random.Generator) -> bytes:
         del found[a:]
     else:  # in the footer, where a change of one byte means most
         size = int.from_bytes(raw[-8:-4], "little")
-        place = len(raw) - 8 - int(rng.integers(min(size, len(raw) - 8)))
-        found[place] = int(rng.integers(256))
+        place = len(raw) - 8 - int(rng.integers(max(1, min(size, len(raw) - 8))))
+        found[max(0, place)] = int(rng.integers(256))
     return bytes(found)
 
 
@@ -261,7 +269,59 @@ def _parsed(raw: bytes) -> Any:
         return None
 
 
-@attack("tensors and other files of a run damaged", "0 loaded with other content, 0 other exceptions")
+@attack(
+    "files of a finished run changed",
+    "0 commands that accept other content, 0 other exceptions",
+    ("slow", "full"),
+)
+def run_files(folder: Path, effort: Effort) -> Outcome:
+    """Records, manifests, policies, models, data and metrics of runs, damaged or with another value in their JSON."""
+    words = {
+        "run": f"{RUN} --out {folder / 'run'}",
+        "fit": "fit gridworld --model rnn --episodes 10 --validation-episodes 2 --test-episodes 2 --iterations 20 "
+        f"--set horizon=20 -q --out {folder / 'fit'}",
+    }
+    for text in words.values():
+        made = run_kairode(*text.split())
+        if made.returncode:
+            raise RuntimeError(f"the undisturbed command failed: {made.stderr}")
+    rng, errors, silent, tried = np.random.default_rng(22), [], [], 0
+    record = operator.attrgetter("record")
+    readers: dict[str, dict[str, Callable[[Path], Any]]] = {
+        "run": {"report": write_run_page, "load_policy": kairode.load_policy, "record": lambda x: record(RunFolder(x))},
+        "fit": {"load_models": kairode.load_models, "record": lambda x: record(RunFolder(x))},
+    }
+    for kind, uses in readers.items():
+        place = folder / kind
+        names = [*RunFolder(place).manifest.artefacts, "manifest.json"]
+        for _ in range(amount(effort, 20, 150, 1000)):
+            name = names[int(rng.integers(len(names)))]
+            raw = (place / name).read_bytes()
+            changed = odd_json(raw, rng) if name.endswith(".json") and rng.random() < 0.5 else damaged(raw, rng)
+            if changed == raw:
+                continue
+            (place / name).write_bytes(changed)
+            for use, function in uses.items():
+                tried += 1
+                how, found = refusal(lambda function=function, place=place: function(place))  # type: ignore[misc]
+                if how == "error":
+                    errors.append(f"{use}, {name}: {found}")
+                elif how == "read" and _matters(use, name):
+                    silent.append(f"{use} after {name} was changed")
+            (place / name).write_bytes(raw)
+    figure = f"{len(errors)} other exceptions and {len(silent)} accepted of {tried:,}"
+    return Outcome(figure, not errors and not silent, {"tried": tried, "errors": errors[:5], "accepted": silent[:5]})
+
+
+def _matters(use: str, name: str) -> bool:
+    """Whether a use must notice that a file was changed: a page and a policy any file, others what they read."""
+    if use in ("report", "load_policy"):
+        return True
+    reads = {"record": ("record.json", "manifest.json"), "load_models": ("models",)}[use]
+    return name.startswith(reads)
+
+
+@attack("tensors of models and policies damaged", "0 loaded with other content, 0 other exceptions")
 def tensors(folder: Path, effort: Effort) -> Outcome:
     """Bytes of the safetensors files changed."""
     rng = np.random.default_rng(20)
@@ -311,16 +371,19 @@ def sizes(folder: Path, effort: Effort) -> Outcome:
     pq.write_table(footer, bomb)
     cases.append(("deep metadata", lambda: kairode.read(bomb)))
     big = folder / "big.parquet"
-    constant = pa.table({"episode": pa.array(np.zeros(10**6, np.int64))})
-    with pq.ParquetWriter(big, constant.schema, compression="zstd") as writer:
-        for _ in range(amount(effort, 2, 4, 4)):
-            writer.write_table(constant)
+    pq.write_table(table(), big)
+    if refusal(lambda: kairode.read(big))[0] != "read":
+        failures.append("the intact table is refused")
     _claim_rows(big, rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cases.append(("rows of Parquet", lambda: kairode.read(big)))
     for name, load_it in cases:
         kind, found = refusal(load_it)
         if kind != "refused":
             failures.append(f"{name}: {found}"[:200])
+    taken = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    if taken > MOST_TAKEN:
+        failures.append(f"{taken:,} bytes were taken")
     return count(failures, len(cases), "were not refused")
 
 

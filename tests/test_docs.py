@@ -62,6 +62,7 @@ def own_lists() -> Iterator[None]:
         one.update(was)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", HOW_TO)
 @pytest.mark.usefixtures("own_lists")
 def test_a_how_to_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

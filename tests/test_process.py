@@ -47,6 +47,7 @@ assert not any(type(finder).__module__.startswith("kairode") for finder in sys.m
     run("-c", "import gymnasium, kairode; assert 'kairode/HIV-v0' in gymnasium.registry")
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_that_the_first_did(tmp_path) -> None:
     def programs() -> set[str]:
         return {path.name for path in (tmp_path / "cache" / "kairode").rglob("*-cache")}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kairode.algorithms.mpc import train_mpc
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.data.stream import EpisodeStream, stream
+    from kairode.data.tables.load import load_table
     from kairode.devices import use_devices
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.models import DynamicsModel, predict
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
+    "kairode.data.tables.load": ("load_table",),
     "kairode.data.stream": ("EpisodeStream", "stream"),
     "kairode.devices": ("use_devices",),
     "kairode.models": ("DynamicsModel", "predict"),
@@ -76,6 +78,7 @@ __all__ = [
     "learn",
     "load_models",
     "load_policy",
+    "load_table",
     "make",
     "make_model_env",
     "optimize_schedule",

@@ -21,7 +21,7 @@ def main() -> None:
         if received():  # Python would end with the signal's own code where the interrupt passed through `exec`
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(stop.code if isinstance(stop.code, int) else 0)
+            os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
         raise
     except KairodeError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -95,8 +95,11 @@ def _watch(reader: socket.socket, writer: socket.socket) -> None:
             _received.set()
             break
     began = time.monotonic()
-    while time.monotonic() < began + (max(limit, MOST_SAVING) if _saving.is_set() else limit):
+    deadline = began + limit
+    while time.monotonic() < deadline:
         time.sleep(REPEAT)
+        if _saving.is_set():  # once it is saved, the process has the usual time again
+            deadline = min(time.monotonic() + limit, began + max(limit, MOST_SAVING))
         # An interrupt that was raised in a callback of another library is lost, so it is raised again; a computation
         # that has its own handler stops by itself.
         if signal.getsignal(signal.SIGTERM) is _interrupt and not _saving.is_set():

@@ -106,7 +106,7 @@ def _locked_file(path: Path) -> BinaryIO:
 def _remove_abandoned(path: str) -> None:
     """Remove a temporary file, unless a process is writing it."""
     if os.name == "posix":
-        with open(path, "rb") as file:
+        with open(path, "r+b") as file:  # NFS locks only what is open for writing
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -224,6 +224,6 @@ def inside(folder: str | Path, name: Any) -> Path:
         valid = isinstance(name, str) and b"\0" not in os.fsencode(name) and name != ""
     except UnicodeEncodeError:
         valid = False
-    if not valid or os.path.isabs(name) or ".." in Path(name).parts:
+    if not valid or os.path.isabs(name) or Path(name).drive or ".." in Path(name).parts:
         raise KairodeError(f"{folder}: the file name {name!r} leads out of the folder.")
     return Path(folder) / name

@@ -191,7 +191,8 @@ def _iteration(folder: Path) -> str:
         return ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_interrupted_it_saves_and_says_how_to_resume(typed, tmp_path, fit_words, number: signal.Signals) -> None:
     """Meanwhile another process that wants the same folder is told so at once."""
     folder = tmp_path / "run"

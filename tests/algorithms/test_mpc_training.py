@@ -376,6 +376,7 @@ def test_options_of_python() -> None:
         with_plan(mpc_preset("swimmer", "free"), {"noise": 0.2})
 
 
+@pytest.mark.slow
 def test_training_from_python(tmp_path: Path) -> None:
     env = kairode.make("pendulum", horizon=4.0)
     options = {"decisions": 1030, "agent": "td3", "seed": 3, "refit_every": 500}
@@ -399,6 +400,7 @@ def test_fields_given_as_lists_work_on_robots() -> None:
     assert taus.max() <= 5
 
 
+@pytest.mark.slow
 def test_a_video_shows_what_happened(tmp_path: Path) -> None:
     env = kairode.make("swimmer")
     spec = env.task.spec

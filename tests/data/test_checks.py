@@ -1,14 +1,16 @@
 """Warnings about data: where the value is, and none about good data."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
 import kairode
-from kairode.data import checks
+from kairode.data import Trajectory, checks
 from kairode.data.checks import check_actions, check_data, check_rewards
 from kairode.data.stream import stream
+from kairode.envs.core import Discrete, Variable
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,10 @@ def test_gaps_and_rewards_are_named(data):
     (said,) = check_data(dataclasses.replace(data, interval=tau))
     assert "an interval of 1e12 seconds (episode 4, observation 2)" in said
     (said,) = check_data(dataclasses.replace(data, reward=reward))
-    assert "rewards reach -1e12 (episode 5, observation 1)" in said
+    assert "a reward of -1e12 (episode 5, observation 1) is far from the others" in said
+    (said,) = check_data(dataclasses.replace(data, reward=np.where(reward == reward[0, 0], 0, 1e12).astype(np.float32)))
+    assert said.startswith("rewards reach")
+    assert said.endswith("learn with reward_scale=1e-12")
 
 
 def test_many_variables_with_outliers_are_counted(data):
@@ -94,7 +99,7 @@ def test_python_and_command_warn_and_strict_refuses(tmp_path, data, typed):
     words = ("fit", str(path), "--model", "rnn", "--iterations", "1", "--timer", "none", "--out", str(tmp_path / "run"))
     code, _, err = typed(*words)
     assert code == 0
-    assert err.rstrip().splitlines()[-2] == "Warning (--strict makes them errors):"
+    assert err.rstrip().splitlines()[-2] == "Warning (--strict makes it an error):"
     assert "row " in err.splitlines()[-1]
     code, _, err = typed(*words, "--strict")
     assert code == 2
@@ -113,4 +118,78 @@ def test_an_otherwise_constant_variable_and_many_sentinels(data):
     obs[::3, 7, 1] = -9999.0
     (said,) = check_data(dataclasses.replace(data, observation=obs))
     assert "-9999" in said
+    assert check_data(dataclasses.replace(data, observation=obs), robust=True) == [said]
+    obs = np.array(data.observation)
+    obs[3, 4, 0] = 1e30
     assert check_data(dataclasses.replace(data, observation=obs), robust=True) == []
+
+
+def observed(values: np.ndarray) -> Trajectory:
+    """Episodes of one variable."""
+    episodes, moments = values.shape
+    spec = dataclasses.replace(
+        kairode.make("pendulum").task.spec,
+        observations=(Variable("x", "unit"),),
+        actions=Discrete(("off", "on")),
+        map_axes=None,
+    )
+    shape = (episodes, moments - 1)
+    return Trajectory(
+        spec=spec,
+        observation=values[..., None].astype(np.float32),
+        action=np.zeros(shape, np.int32),
+        interval=np.ones(shape, np.float32),
+        reward=np.zeros(shape, np.float32),
+        length=np.full(episodes, moments - 1, np.int32),
+        terminated=np.zeros(episodes, bool),
+        truncated=np.ones(episodes, bool),
+    )
+
+
+@pytest.fixture
+def usual() -> np.ndarray:
+    return np.random.default_rng(0).normal(70.0, 10.0, (30, 12))
+
+
+@pytest.mark.parametrize(("code", "share"), [(-9999, 0.01), (-9999, 0.33), (-999, 0.02), (-999, 0.1), (999, 0.05)])
+def test_codes_for_missing_values_are_named(usual, code, share):
+    usual[np.random.default_rng(1).random(usual.shape) < share] = code
+    (said,) = check_data(observed(usual))
+    assert f"variable 'x': {code} occurs in" in said
+    assert check_data(observed(usual), robust=True)
+
+
+def test_what_is_usual_has_no_warning(usual):
+    rng = np.random.default_rng(2)
+    on = rng.random(usual.shape) < 0.1
+    pump = np.where(on, 5.0, 0.0) + rng.normal(0, 1e-3, usual.shape)
+    assert check_data(observed(pump)) == [], "a pump that is mostly off"
+    assert check_data(observed(on.astype(float))) == []
+    assert check_data(observed(np.where(on, 0.0, usual))) == [], "a dose that is often 0"
+    assert check_data(observed(rng.lognormal(0, 1.5, usual.shape))) == []
+    (said,) = check_data(observed(pump), robust=True)
+    assert "% of the values are beyond ten standard deviations of the robust scale" in said
+
+
+def test_a_small_table_with_an_outlier(usual):
+    few = usual[:5, :11]
+    few[2, 3] = 1e30
+    (said,) = check_data(observed(few))
+    assert "1e30 (episode 2, observation 3) is far from the other values" in said
+    range_of_half = re.search(r"from ([\d.]+) to ([\d.]+)", said)
+    assert range_of_half
+    low, high = map(float, range_of_half.groups())
+    assert 50 < low < high < 90
+
+
+def test_several_gaps_are_named(data):
+    tau = np.array(data.interval)
+    tau[:, 3] = 1e6
+    (said,) = check_data(dataclasses.replace(data, interval=tau))
+    assert "an interval of 1e6 seconds" in said
+
+
+def test_values_beyond_single_precision_are_named(usual):
+    (said,) = check_data(observed(usual + 1e9))
+    assert "single precision" in said
+    assert check_data(observed(usual + 1e4)) == []

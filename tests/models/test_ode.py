@@ -144,6 +144,7 @@ def test_wide_fields_keep_their_coordinates() -> None:
     assert not isinstance(unfold(VectorField.new(4, 64, 64, 4, key=jax.random.key(0)), 5), HiddenField)
 
 
+@pytest.mark.slow
 def test_adaptive_steps_in_hidden_coordinates() -> None:
     """Against scipy for several fields at once, each with its own steps; gradients against diffrax's."""
     solver = Adaptive(1e-9, 1e-9, 512)

@@ -137,6 +137,7 @@ def small_study() -> BetweenStudy:
     return dataclasses.replace(usual, fit=fit, seeds=1, test_episodes=3)
 
 
+@pytest.mark.slow
 def test_a_study_evaluates_saved_models(tmp_path) -> None:
     """On the test episodes of the fit."""
     study = small_study()

@@ -518,6 +518,7 @@ def still_choice(value: float, **options: Any) -> float:
     return float(schedule.interval(jnp.zeros(()), decision(np.zeros(1), 1), key=KEY))
 
 
+@pytest.mark.slow
 def test_of_equal_candidates_the_longest() -> None:
     for tolerance in (1e-6, 0.05, 1.0):
         assert still_choice(EXACT, tolerance=tolerance) == 10

@@ -61,6 +61,7 @@ def test_only_seeds_may_differ(runs) -> None:
         compare_runs(runs)
 
 
+@pytest.mark.slow
 def test_report_of_several_runs(typed, runs, tmp_path) -> None:
     path = tmp_path / "seeds.json"
     code, out, err = typed("report", *map(str, runs), "--record", str(path))

@@ -20,7 +20,7 @@ from kairode._lock import FolderBusy, locked, remove
 from kairode._version import __version__
 from kairode.config.algorithms import DynaConfig
 from kairode.config.run import RunConfig
-from kairode.errors import KairodeError, Stopped
+from kairode.errors import KairodeError, KairodeWarning, Stopped
 from kairode.files import has_digest
 from kairode.runs import migrate
 from kairode.runs.folder import RunFolder
@@ -90,6 +90,7 @@ def test_a_new_folder_has_a_manifest(place: Path) -> None:
             "fields": {},
         },
         "seeds": [3, 4],
+        "others": [],
         "artefacts": {},
         "seconds": {},
         "finished": False,
@@ -485,3 +486,50 @@ def test_removal(place: Path) -> None:
     begun(place)
     with locked(place):
         assert is_locked(place)
+
+
+def test_files_that_were_there_before_are_not_a_part_of_the_run(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "notes.json").write_text("{}")
+    (place / "data").mkdir()
+    (place / "data" / "mine.parquet").write_text("mine")
+    with RunFolder.open(place, "run", Config()) as folder:
+        folder.save_json("result.json", {})
+        folder.finish({"kind": "run"})
+    assert set(RunFolder(place).manifest.artefacts) == {"record.json", "result.json"}
+    (place / "notes.json").write_text("[1]")
+    (place / "data" / "mine.parquet").unlink()
+    RunFolder(place).check()
+
+
+def test_a_changed_record_is_refused_wherever_it_is_read(place: Path) -> None:
+    with RunFolder.open(place, "run", Config()) as folder:
+        folder.finish({"kind": "run", "figures": {"mean": 1.0}})
+    path = place / "record.json"
+    text = path.read_text()
+    for changed in (text.replace("1.0", "2.0"), "[]", "{}", "", '{"figures": 3}'):
+        path.write_text(changed)
+        with pytest.raises(KairodeError, match=r"record.json was changed after the run"):
+            _ = RunFolder(place).record
+        with (
+            pytest.raises(KairodeError, match=r"record.json was changed after the run"),
+            RunFolder.open(place, "run", Config()) as folder,
+        ):
+            _ = folder.record
+    path.write_text(text)
+    assert RunFolder(place).record
+
+
+def test_with_warnings_as_errors_nothing_is_left(place: Path) -> None:
+    with pytest.raises(KairodeWarning, match="misleading"), RunFolder.open(place, "run", Config()):
+        raise KairodeWarning("misleading")
+    assert not (place / "manifest.json").exists()
+
+
+def test_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with (
+        pytest.raises(KairodeError, match="is a link to a folder that does not exist"),
+        RunFolder.open(tmp_path / "link", "run", Config()),
+    ):
+        pass

@@ -210,6 +210,7 @@ def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     assert RunFolder(tmp_path, "control").config(MPCConfig) == then
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_reported_and_recognized(typed, gridworld_run, tmp_path) -> None:
     folder = shutil.copytree(gridworld_run.folder, tmp_path / "run")
     (folder / "fit" / "manifest.json").unlink()

@@ -248,6 +248,7 @@ def test_the_checkpoint_of_another_training_is_refused(tmp_path):
         kairode.learn(None, breeze, schedule=7, **small)
 
 
+@pytest.mark.slow
 def test_what_a_policy_is_learned_with_belongs_to_its_checkpoint(tmp_path):
     env = kairode.make("gridworld", horizon=30)
     model, other = (

@@ -36,6 +36,7 @@ def folder(gridworld_run, tmp_path):
     return shutil.copytree(gridworld_run.folder, tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_a_run_chooses_decision_times_which_are_kept(typed, dyna_run, tmp_path):
     made = json.loads((dyna_run.folder / "record.json").read_text())["figures"]["visits"]
     assert made["real_episodes"] == 14  # ten, two in a Dyna round, two at chosen times

@@ -106,7 +106,7 @@ def test_a_file_larger_than_its_description_is_not_read(policy):
     with pytest.raises(KairodeError, match="a pipe or device"):
         read_policy(policy)
     file.unlink()
-    with pytest.raises(KairodeError, match=r"safetensors is missing: remove"):
+    with pytest.raises(KairodeError, match=r"safetensors is missing: run its command again"):
         read_policy(policy)
 
 

@@ -364,6 +364,7 @@ def test_the_distance_that_chance_makes() -> None:
     assert not any(check.far for check in found)
 
 
+@pytest.mark.slow
 def test_models_whose_timer_has_no_spread_still_load(data: Trajectory, tmp_path: Path) -> None:
     """As those of older versions; an unfinished fit of them goes on, too."""
     spec = continuous(data.spec)

@@ -119,6 +119,7 @@ def test_regularisers_of_the_field(uneven: Trajectory) -> None:
     assert abs(np.mean(noisy) / np.mean(frobenius) - 1) < 0.25
 
 
+@pytest.mark.slow
 def test_consistency_of_the_flow(uneven: Trajectory) -> None:
     """Its mean over draws is that over all decisions, of one step against two; only the field has a gradient."""
     sizes = dataclasses.replace(SMALL, solver="midpoint:1")

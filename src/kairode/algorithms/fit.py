@@ -19,9 +19,11 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.models import ModelConfig, check_model
 from kairode.config.presets import fit_preset
-from kairode.data import Trajectory, collect, read
+from kairode.config.tables import TableConfig
+from kairode.data import Trajectory, collect
 from kairode.data.checks import check_actions, check_data, sample_rows, warn
 from kairode.data.stream import EpisodeStream, count_episodes, stream, stream_spec
+from kairode.data.tables.load import read_episodes
 from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.envs.core import Spec
@@ -148,16 +150,21 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
         return config
     if config.env_fields:
         raise KairodeError(f"--set sets fields of an environment, but {config.source} is a file.")
-    path = Path(config.source)
+    path, table = Path(config.source), None if config.table == TableConfig() else config.table
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
     if streamed:
+        if table is not None:
+            raise KairodeError(
+                "--stream reads files that Kairode wrote: the options for columns have no effect on them."
+            )
         stream_spec(path)  # raises before the folder is made
-    train, valid, test = split_sizes(path, count_episodes(path) if streamed else len(read(path)))
+    train, valid, test = split_sizes(path, count_episodes(path) if streamed else len(read_episodes(path, table).data))
     if streamed:
         valid, test = min(valid, HELD_OUT), min(test, HELD_OUT)
     return dataclasses.replace(
         config,
+        table=table,
         digest=file_digest(path),
         episodes=train,
         validation_episodes=valid,
@@ -183,8 +190,13 @@ def load_data(config: FitConfig, callback: Callback = no_callback, *, streamed: 
         return _with_warnings(parts, check_data(parts[0], robust=config.robust_scale))
     if streamed:
         callback(Progress(f"reading {Path(config.source).name}"))
-    found = rescale_ticks(stream(config.source) if streamed else read(config.source))
-    about = check_data(found, Path(config.source).name, robust=config.robust_scale)
+    rows = None
+    if streamed:
+        found: Trajectory | EpisodeStream = rescale_ticks(stream(config.source))
+    else:
+        loaded, rows = read_episodes(config.source, config.table)
+        found = rescale_ticks(loaded)
+    about = check_data(found, Path(config.source).name, rows=rows, robust=config.robust_scale)
     train, valid, _ = split_sizes(config.source, len(found))
     order = np.random.default_rng(derive(config.data_seed, Purpose.FILE_SPLIT)).permutation(len(found))
     numbers = [np.sort(part) for part in np.split(order, (train, train + valid))]

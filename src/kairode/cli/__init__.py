@@ -24,6 +24,7 @@ from kairode.cli.data import collect_command, envs_command
 from kairode.cli.dyna import dyna_command
 from kairode.cli.evaluate import evaluate_command
 from kairode.cli.fit import fit_command
+from kairode.cli.inspect import inspect_command
 from kairode.cli.report import report_command
 from kairode.cli.reproduce import reproduce_command
 from kairode.cli.run import run_command
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "collect": collect_command,
     "fit": fit_command,
     "dyna": dyna_command,
+    "inspect": inspect_command,
     "evaluate": evaluate_command,
     "schedule": schedule_command,
     "reproduce": reproduce_command,
@@ -45,11 +47,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "study": study_command,
     "bench": bench_command,
 }
-DEPENDENT = {"run": "[ENV]", "fit": "ENV|FILE.parquet", "dyna": "[ENV]"}
+DEPENDENT = {"run": "[ENV]", "fit": "ENV|TABLE", "dyna": "[ENV]"}
 """Commands whose options depend on their first word: given the words, they return a function of the options."""
 
 
-STRICT = "--strict"
+STRICT, STRICT_VARIABLE = "--strict", "KAIRODE_STRICT"
 ABOUT = "Model-based reinforcement learning in continuous time."
 
 
@@ -80,10 +82,10 @@ def main() -> None:
         print(overview())
         return
     try:
-        with collected_warnings(strict=STRICT in sys.argv[1:]):
+        with collected_warnings(strict=STRICT in sys.argv[1:] or STRICT_VARIABLE in os.environ):
             parse_command(words)()
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        print(visible_lines(stopped), file=sys.stderr)
         sys.exit(CODE)
     except (KairodeError, KairodeWarning) as error:
         print(f"error: {visible_lines(error)}", file=sys.stderr)
@@ -93,7 +95,8 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}: choose another place, or free some space.", file=sys.stderr)
+        why = visible_lines(f"{error.strerror or error}{where}")
+        print(f"error: {why}: choose another place, or free some space.", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         if not out_of_memory(error):
@@ -109,9 +112,12 @@ def main() -> None:
 def collected_warnings(strict: bool) -> Iterator[None]:
     """Print the warnings of Kairode together when the command ends; `strict` makes the first an error."""
     said: dict[str, None] = {}
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.ExitStack() as after:
         if strict:
             warnings.simplefilter("error", KairodeWarning)
+            if STRICT_VARIABLE not in os.environ:  # for the processes that `kairode reproduce` starts
+                os.environ[STRICT_VARIABLE] = "1"
+                after.callback(os.environ.pop, STRICT_VARIABLE)
         else:
             warnings.simplefilter("always", KairodeWarning)
         before = warnings.showwarning
@@ -129,7 +135,8 @@ def collected_warnings(strict: bool) -> Iterator[None]:
             if said:
                 sys.stdout.flush()
                 lines = "".join(f"\n- {visible(text)}" for text in said)
-                print(f"Warning{'s' * (len(said) > 1)} ({STRICT} makes them errors):{lines}", file=sys.stderr)
+                them = "Warnings ({} makes them errors):" if len(said) > 1 else "Warning ({} makes it an error):"
+                print(f"{them.format(STRICT)}{lines}", file=sys.stderr)
 
 
 def parse_command(words: list[str]) -> Callable[[], None]:

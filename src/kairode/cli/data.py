@@ -48,7 +48,7 @@ def collect_command(
             through.
         setting: ours, or paper for the paper's runs.
         set: fields of the environment, such as noise=0.05 intervals=[1,3] substep=inf.
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     import kairode
     from kairode.files import check_target

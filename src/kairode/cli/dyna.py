@@ -23,7 +23,7 @@ def dyna_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: fields of the environment, such as horizon=500.
         out: run folder; by default runs/dyna-ENV-seedS.
         devices: spread the fits of the models over this many devices.
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     return config_command(dyna_preset(env), _dyna, about), rest
 

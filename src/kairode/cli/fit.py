@@ -18,19 +18,21 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Fit a dynamics model to data and evaluate it on held-out episodes.
 
     The data are collected from an environment (gridworld, acrobot, hiv, hiv-partial, pendulum, swimmer, hopper,
-    half-cheetah) with random actions, or read from a Parquet file (of which a tenth is held out for validation and a
-    tenth for the test). Safe to interrupt: run the same command again to resume. The defaults below are those of the
-    environment: `kairode fit hiv --help` shows HIV's.
+    half-cheetah) with random actions, or read from a CSV or Parquet file (of which a tenth of the episodes is held out
+    for validation and a tenth for the test). Safe to interrupt: run the same command again to resume. The defaults
+    below are those of the environment: `kairode fit hiv --help` shows HIV's, `kairode fit visits.csv --help` also the
+    options that say what the columns of a file mean.
 
     Example: kairode fit hiv --model latent-ode --seeds 5
 
-    Example: kairode fit visits.parquet --iterations 3000
+    Example: kairode fit visits.csv --episode subject --time when --action drug --static age --iterations 3000
 
     Example: kairode fit large.parquet --stream
     """
-    source, rest = first_word(words, what="ENV|FILE.parquet")
+    source, rest = first_word(words, what="ENV|TABLE")
     default = fit_preset(source)
-    parsed = parser_config(default, hidden=("source", "env_fields", "digest"), flat=FLAT)
+    hidden = ("source", "env_fields", "digest", *(() if default.is_file else ("table",)))
+    parsed = parser_config(default, hidden=hidden, flat=[name for name in FLAT if name not in hidden])
 
     def command(
         config: Any = parsed,
@@ -56,7 +58,7 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         devices: spread seeds, or the episodes of each batch, over this many devices.
         stream: read the batches from the file during the fit, for files larger than memory (validation and test use
             at most 1000 episodes each).
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     return command, rest
 
@@ -64,11 +66,13 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, quiet: bool) -> None:
     with loading(quiet):
         from kairode.callbacks import Progress, combined
+        from kairode.data.checks import warn
         from kairode.envs import make
         from kairode.loggers import tensorboard_callback
         from kairode.report.course import draw_course
         from kairode.report.fits import print_fit
         from kairode.report.progress import display
+        from kairode.report.summary import interval_warning
         from kairode.runs.course import course
         from kairode.runs.fit import run_fit
 
@@ -83,6 +87,7 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         test = found.data.test
         shown = course(env, test[0], found.result.models[0], "predicted", most=60)
         draw_course(shown, picture, f"{config.model} on {test.spec.name}")
+    warn([*filter(None, [interval_warning(found.record["figures"].get("intervals"))])])
     if not quiet:
         print_fit(found.record, found.data.test.spec)
         say(f"Models, curves and record: {folder}. Predictions: {picture}.")

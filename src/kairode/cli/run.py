@@ -57,7 +57,7 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         set: fields of the environment, such as horizon=500.
         out: run folder; by default runs/ENV-MODEL-seedS.
         devices: spread the fits of the models over this many devices (discrete actions only).
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     return config_command(default, _run_named if isinstance(default, RunConfig) else _run_mpc, about), rest
 

@@ -38,7 +38,7 @@ def schedule_command(
         run: folder of `kairode run` or `kairode dyna`; or the name of an environment, whose models are fitted first
             (as `kairode run ENV --model-free-episodes 0 --schedule-episodes 0` does).
         json: print figures as JSON, nothing else.
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     with loading(quiet or json):
         from kairode.callbacks import Progress

@@ -39,7 +39,7 @@ def study_command(
         replace: write the record even if there is one of the same config.
         time_limit: seconds after which training stops.
         devices: spread the agents over this many devices.
-        quiet: print nothing but errors.
+        quiet: print nothing but warnings and errors.
     """
     with loading(quiet):
         from kairode.paper.budget import Scope

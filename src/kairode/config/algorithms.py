@@ -7,6 +7,7 @@ from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.config.checks import at_least, not_negative, unit_interval
 from kairode.config.models import CONSISTENCY, EARLIER, SOLVER, ModelConfig, check_model
 from kairode.config.planning import PlanConfig
+from kairode.config.tables import CSV, PARQUET, TableConfig, ending
 from kairode.config.training import TrainingConfig
 from kairode.errors import KairodeError
 
@@ -20,7 +21,7 @@ class FitConfig:
     """A fit of one model with one or more seeds."""
 
     source: str
-    """Name of an environment, or a Parquet file."""
+    """Name of an environment, or a file: CSV or Parquet."""
     model: str = "latent-ode"
     """Name of the dynamics model."""
     seeds: int = 1
@@ -46,6 +47,8 @@ class FitConfig:
     """Setting of the environment: ours, or paper for the runs behind the paper's numbers."""
     env_fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of the environment that differ from its setting."""
+    table: TableConfig | None = None
+    """What the columns of a file mean; None for an environment, and for a file whose columns have the default names."""
     digest: str | None = None
     """SHA-256 of the file or data."""
 
@@ -65,7 +68,7 @@ class FitConfig:
 
 def is_file(source: str) -> bool:
     """True for a file of data rather than the name of an environment."""
-    return source.endswith((".parquet", ".pq")) or "/" in source
+    return ending(source) in (*CSV, *PARQUET) or "/" in source
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The command that makes a run again, derived from its config. The only place that writes command lines."""
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from kairode.config.command_line import command_line
 from kairode.config.keywords import field_names
 from kairode.config.presets import RUN_MODES, dyna_preset, fit_preset, mpc_preset, run_preset
 from kairode.config.run import RunConfig
+from kairode.config.tables import TableConfig
 
-FLAT = ("sizes", "training")
+FLAT = ("sizes", "training", "table")
 """Parts of a config whose options have no prefix, in `kairode fit`."""
 FROM_FILE = ("digest", "episodes", "validation_episodes", "test_episodes")
 """Fields that a file determines."""
@@ -30,7 +32,8 @@ def _words(config: Any) -> list[str]:
     if isinstance(config, FitConfig):
         omit = ("source", *(FROM_FILE if config.is_file else ("digest",)))
         program = ("kairode", "fit", config.source)
-        return command_line(program, config, fit_preset(config.source), omit=omit, flat=FLAT)
+        usual_fit = dataclasses.replace(fit_preset(config.source), table=config.table and TableConfig())
+        return command_line(program, config, usual_fit, omit=omit, flat=FLAT)
     if isinstance(config, DynaConfig):
         return command_line(("kairode", "dyna", config.env), config, dyna_preset(config.env), omit=("env",))
     if isinstance(config, MPCConfig):

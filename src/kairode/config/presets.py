@@ -7,10 +7,11 @@ import dataclasses
 from typing import Any
 
 from kairode.config.agents import ActorCriticConfig, DQNConfig
-from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig
+from kairode.config.algorithms import MODEL_FREE, DynaConfig, FitConfig, LearnConfig, MPCConfig, is_file
 from kairode.config.models import MIDPOINT, ModelConfig
 from kairode.config.planning import PlanConfig
 from kairode.config.run import RunConfig
+from kairode.config.tables import TableConfig
 from kairode.config.training import LossWeights, TrainingConfig
 
 _KNOWN_INTERVALS = LossWeights(timer=0.0)
@@ -42,7 +43,8 @@ _OTHER_FIT: dict[str, Any] = {"sizes": ModelConfig(latent_size=16, field_hidden=
 
 def fit_preset(source: str, **changes: Any) -> FitConfig:
     """The fit of an environment, or of a file."""
-    return FitConfig(source=source, **{**_FITS.get(source, _OTHER_FIT), **changes})
+    table = TableConfig() if is_file(source) else None
+    return FitConfig(source=source, **{**_FITS.get(source, _OTHER_FIT), "table": table, **changes})
 
 
 _LEARN: dict[str, LearnConfig] = {

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kairode.data.normalize import ROBUST_LIMIT, robust_statistics
 from kairode.data.stream import ROWS, EpisodeStream
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete
@@ -14,14 +15,20 @@ from kairode.result import short_number
 
 SAMPLE = 200_000
 """Rows that quantiles are estimated from."""
-TAIL = 0.005
-"""Fraction of the values on each side that count as possible outliers."""
-DOMINATES = 10.0
-"""Factor by which the tails may increase a variable's standard deviation (or the mean interval)."""
-FAR_FROM_NORMAL = 100.0
-"""Ratio of the standard deviation to that of a normal distribution with the same interquartile range, at most."""
+TAIL, WIDE_TAIL = 0.005, 0.05
+"""Fractions of the values on each side that count as possible outliers: of any size, and of enormous size."""
+DOMINATES, ENORMOUS = 10.0, 100.0
+"""Factors by which the tails may increase a variable's standard deviation."""
+LONG = 100.0
+"""Ratio of the mean interval to the median, at most."""
 CONSTANT = 1e6
 """Distance from the median, relative to it, at which a value of an otherwise constant variable is an outlier."""
+CLIPPED = 0.01
+"""Fraction of a variable's values that a robust scale may clip."""
+CODE_COUNT, CODE_OTHERS, CODE_GAP = 3, 10, 2.0
+"""A code for missing values: how often it occurs, among how many other values, how far from them (in their range)."""
+RESOLVED = 1e3
+"""Ratio of a variable's standard deviation to the resolution of single precision, at least."""
 LARGE_REWARD = 1e9
 """Rewards above which a scale is advised."""
 LARGE_SCALED_REWARD = 1e3
@@ -44,54 +51,123 @@ class Place(NamedTuple):
         return f"episode {self.episode}, observation {self.observation}{row}"
 
 
-def check_data(data: Trajectory | EpisodeStream, source: str = "", *, robust: bool = False) -> list[str]:
+def check_data(
+    data: Trajectory | EpisodeStream, source: str = "", *, rows: np.ndarray | None = None, robust: bool = False
+) -> list[str]:
     """Sentences about values that dominate a variable's scale, gaps in time, and large rewards.
 
-    `source` is the file that the data are all the episodes of, in its order: rows are named then. Episodes,
-    observations and rows are counted from 0. If `robust`, outliers do not affect the scale, and are not named.
+    Args:
+        data: the episodes.
+        source: the file that they are all the episodes of: its rows are named then. Episodes, observations and rows are
+            counted from 0.
+        rows: the row of the file that each observation is from; by default those of the file in its order.
+        robust: whether the scale is robust: outliers do not affect it then, and are not named.
     """
-    names = [variable.name for variable in data.spec.observations]
     sample = sample_rows(data)
-    bounds = np.quantile(sample, [TAIL, 0.5, 1 - TAIL], axis=0)
-    far = _farthest(data, bounds[1])
-    observed, taus = far[: len(names)], far[-2]
+    middle = np.median(sample, axis=0)
+    middle[-1] = 0.0  # the largest reward, not the farthest from others
+    far = _farthest(data, middle)
+    if rows is not None:
+        far = [place._replace(row=int(rows[place.row])) for place in far]
+    spread = _standard_deviations(data, middle)
     said = []
-    spread = _standard_deviations(data, bounds[1])
-    for i, place in enumerate(() if robust else observed):
-        if _dominated(sample[:, i], bounds[:, i], place.value, spread[i]):
+    for i, variable in enumerate(data.spec.observations):
+        code = _repeated_extreme(sample[:, i], far[i].value)
+        if code is not None:
+            said.append(_code(variable.name, sample[:, i], code, far[i], source))
+        elif robust and (part := _clipped(sample[:, i])) > CLIPPED:
             said.append(
-                f"variable '{names[i]}': {short_number(place.value)} ({place.words(source)}) is far from the other "
-                f"values (99 % are from {short_number(bounds[0, i])} to {short_number(bounds[2, i])}) and dominates "
-                "the variable's scale, so that its usual changes count for nothing in the error: correct or remove "
-                "it, or scale by the interquartile range (--robust-scale, robust_scale=True in Python)"
+                f"variable '{variable.name}': {100 * part:.2g} % of the values are beyond ten standard deviations of "
+                "the robust scale, which clips them: without --robust-scale (robust_scale=True in Python) they are kept"
             )
+        elif not robust and _dominated(sample[:, i], far[i].value, spread[i]):
+            said.append(_outlier(variable.name, sample[:, i], far[i], source))
+        elif 0 < spread[i] < RESOLVED * np.spacing(np.float32(np.abs(middle[i]))):
+            said.append(_unresolved(variable.name, middle[i], spread[i]))
     said = _few(said, "variables with such values")
-    inner = sample[sample[:, -2] <= bounds[2, -2], -2]
-    mean = _mean_interval(data)
-    if mean > DOMINATES * float(inner.mean()):
+    mean_interval, mean_reward = _mean_sizes(data)
+    if mean_interval > min(DOMINATES * _inner(sample[:, -2]).mean(), LONG * middle[-2]):
         said.append(
-            f"an interval of {short_number(taus.value)} {data.spec.time_unit}s ({taus.words(source)}) is far longer "
-            f"than the others (99 % are at most {short_number(bounds[2, -2])}) and dominates the scale of time: split "
-            "the episode there, or correct the time"
+            f"an interval of {short_number(far[-2].value)} {data.spec.time_unit}s ({far[-2].words(source)}) is far "
+            f"longer than most (the median is {short_number(middle[-2])}), and such intervals dominate the scale of "
+            "time: split episodes there, or correct the times"
         )
-    reward = far[-1]
-    if abs(reward.value) >= LARGE_REWARD:
-        said.append(
-            f"rewards reach {short_number(reward.value)} ({reward.words(source)}): policies learn best from rewards of "
-            f"about 1, so learn with reward_scale={_power(float(np.abs(sample[:, -1]).mean())):g}"
-        )
-    return said
+    return [*said, *_large_reward(far[-1], np.abs(sample[:, -1]), mean_reward, source)]
 
 
-def _dominated(values: np.ndarray, bounds: np.ndarray, farthest: float, spread: float) -> bool:
+def _inner(values: np.ndarray, tail: float = TAIL) -> np.ndarray:
+    """Without the tails: at least one value on each side."""
+    drop = max(1, int(tail * len(values)))
+    return np.sort(values)[drop:-drop] if len(values) > 2 * drop else values
+
+
+def _dominated(values: np.ndarray, farthest: float, spread: float) -> bool:
     """Whether few values determine a variable's standard deviation."""
-    low, median, high = bounds
-    usual = float(values[(values >= low) & (values <= high)].std())
+    usual, middle = float(_inner(values).std()), float(_inner(values, WIDE_TAIL).std())
     if usual == 0:
-        return bool(abs(farthest - median) > CONSTANT * max(abs(median), 1.0))
-    quartiles = np.quantile(values, [0.25, 0.75])
-    middle = float(quartiles[1] - quartiles[0]) / 1.349
-    return bool(spread > DOMINATES * usual or (middle > 0 and spread > FAR_FROM_NORMAL * middle))
+        median = float(np.median(values))
+        return abs(farthest - median) > CONSTANT * max(abs(median), 1.0)
+    return bool(spread > DOMINATES * usual or (middle > 0 and spread > ENORMOUS * middle))
+
+
+def _repeated_extreme(values: np.ndarray, farthest: float) -> float | None:
+    """The smallest or largest value if it is repeated, far from all others, as codes for missing values are."""
+    for extreme in (values.min(), values.max()):
+        same = values == np.float64(extreme)
+        others = values[~same]
+        if same.sum() < CODE_COUNT or extreme != farthest or len(np.unique(others[:1000])) < CODE_OTHERS:
+            continue
+        gap = max(others.min() - extreme, extreme - others.max())
+        if gap > CODE_GAP * np.ptp(others):
+            return float(extreme)
+    return None
+
+
+def _code(name: str, values: np.ndarray, code: float, place: Place, source: str) -> str:
+    others = values[values != code]
+    return (
+        f"variable '{name}': {short_number(code)} occurs in {np.mean(values == code):.1%} of the rows (such as "
+        f"{place.words(source)}), far from all other values ({short_number(others.min())} to "
+        f"{short_number(others.max())}): if it stands for a missing measurement, it is fitted as if it were measured"
+    )
+
+
+def _unresolved(name: str, middle: float, spread: float) -> str:
+    return (
+        f"variable '{name}': its values ({short_number(middle)}, standard deviation {short_number(spread)}) differ by "
+        "hardly more than single precision resolves at their size: subtract an offset, or leave the variable out"
+    )
+
+
+def _outlier(name: str, values: np.ndarray, place: Place, source: str) -> str:
+    low, high = np.quantile(values, [0.25, 0.75])
+    return (
+        f"variable '{name}': {short_number(place.value)} ({place.words(source)}) is far from the other values (half "
+        f"of them are from {short_number(low)} to {short_number(high)}) and dominates the fit of the variable, whose "
+        "usual changes count for nothing: correct or remove it, or scale by the interquartile range (--robust-scale, "
+        "robust_scale=True in Python)"
+    )
+
+
+def _clipped(values: np.ndarray) -> float:
+    """Fraction of a variable's values that a robust scale clips."""
+    (median,), (std,) = robust_statistics(values[:, None])
+    return float(np.mean(np.abs(values - median) > ROBUST_LIMIT * std)) if std > 0 else 0.0
+
+
+def _large_reward(largest: Place, sizes: np.ndarray, mean: float, source: str) -> list[str]:
+    if abs(largest.value) < LARGE_REWARD:
+        return []
+    usual = float(_inner(sizes)[-1])
+    if abs(largest.value) > ENORMOUS * usual:
+        return [
+            f"a reward of {short_number(largest.value)} ({largest.words(source)}) is far from the others (99 % are at "
+            f"most {short_number(usual)} in size): correct it"
+        ]
+    return [
+        f"rewards reach {short_number(largest.value)} ({largest.words(source)}): policies learn best from rewards of "
+        f"about 1, so learn with reward_scale={_power(mean):g}"
+    ]
 
 
 def check_actions(train: Trajectory | EpisodeStream, others: dict[str, Trajectory]) -> list[str]:
@@ -108,9 +184,10 @@ def check_actions(train: Trajectory | EpisodeStream, others: dict[str, Trajector
         if unseen:
             some = ", ".join(f"'{name}'" for name in unseen[:MOST_NAMED])
             some += f" and {len(unseen) - MOST_NAMED} more" if len(unseen) > MOST_NAMED else ""
+            what, effect = ("actions", "their effects") if len(unseen) > 1 else ("action", "its effect")
             said.append(
-                f"{'actions' if len(unseen) > 1 else 'action'} {some}: taken in the {part} episodes and never in the "
-                "training episodes, so the models know nothing of their effect"
+                f"{what} {some}: taken in the {part} episodes and never in the training episodes, so the models know "
+                f"nothing of {effect}"
             )
     return said
 
@@ -193,9 +270,13 @@ def _standard_deviations(data: Trajectory | EpisodeStream, middle: np.ndarray) -
     return np.sqrt(np.maximum(squares / count - np.square(total / count), 0.0))
 
 
-def _mean_interval(data: Trajectory | EpisodeStream) -> float:
-    total = sum(float(np.sum(block.interval, dtype=np.float64)) for block in _blocks(data))
-    return total / float(np.sum(data.length))
+def _mean_sizes(data: Trajectory | EpisodeStream) -> tuple[float, float]:
+    """Mean interval and mean size of the rewards."""
+    totals = np.zeros(2)
+    for block in _blocks(data):
+        totals += [np.sum(np.abs(x), dtype=np.float64) for x in (block.interval, block.reward)]
+    mean = totals / float(np.sum(data.length))
+    return float(mean[0]), float(mean[1])
 
 
 def _farthest(data: Trajectory | EpisodeStream, middle: np.ndarray) -> list[Place]:

@@ -15,7 +15,7 @@ from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, V
 from kairode.errors import KairodeError
 
 FORMAT = 1
-DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes")
+DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes", "notes")
 """Fields of a spec that do not affect computations; older files lack them."""
 MOST_ACTIONS = 1000
 ALIASES = {"t": ("time", "timestamp"), "terminated": ("done",), "truncated": ("done",)}
@@ -121,6 +121,8 @@ def _actions(path: str | Path, table: pa.Table) -> Discrete | Continuous:
         return Continuous(tuple(name.removeprefix("action_") for name in controls), low, high)
     if "action" not in table.column_names:
         raise missing(path, "action", table.column_names)
+    if not is_name_or_number(kind := table.schema.field("action").type):
+        raise KairodeError(f"{path}, column 'action': give names or integers, not {kind}.")
     found = [value for value in pc.unique(table["action"]).to_pylist() if value is not None]
     if found and all(isinstance(value, str) for value in found):
         return Discrete(tuple(sorted(found)))
@@ -132,6 +134,13 @@ def _actions(path: str | Path, table: pa.Table) -> Discrete | Continuous:
         f"{path}, column 'action': give names, or integers from 0 to {MOST_ACTIONS - 1}; continuous actions "
         "go into columns action_NAME."
     )
+
+
+def is_name_or_number(kind: pa.DataType) -> bool:
+    """Whether a column holds texts, numbers, booleans or nothing."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
+    return text or _is_number(plain) or pa.types.is_boolean(plain) or pa.types.is_null(plain)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -1,8 +1,28 @@
-"""Running mean and variance of observations."""
+"""Statistics that observations are normalised by: robust ones, and a running mean and variance."""
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+ROBUST_LIMIT = 10.0
+"""Standard deviations from the median at which a robust scale clips."""
+IQR = 1.349
+"""Interquartile range of the standard normal distribution."""
+
+
+def robust_statistics(observations: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
+    """Median, and the standard deviation of a normal distribution with the same interquartile range.
+
+    A variable whose interquartile range is 0 takes its standard deviation within the middle 99 %.
+    """
+    x = observations.astype(np.float64)
+    low, lower, median, upper, high = np.quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
+    std = (upper - lower) / IQR
+    if not std.all():
+        inner = np.where((x >= low) & (x <= high), x, np.nan)
+        std = np.where(std > 0, std, np.nanstd(inner, axis=0))
+    return median, std
 
 
 class RunningStatistics(eqx.Module):

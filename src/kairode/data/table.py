@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from kairode._memory import check_memory
 from kairode.data.content import DIGEST_KEY, KEY, ContentDigest, verify
-from kairode.data.describe import missing, spec_from_dict, spec_from_table, spec_to_dict
+from kairode.data.describe import is_name_or_number, missing, spec_from_dict, spec_from_table, spec_to_dict
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import RESERVED, Continuous, Discrete, Spec
 from kairode.errors import MALFORMED, KairodeError
@@ -106,7 +106,7 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
     if not (spec is None or isinstance(spec, Spec)):
         raise KairodeError(f"spec must be a Spec, such as kairode.make('hiv').task.spec, got {type(spec).__name__}.")
     with reading(path), ThreadPoolExecutor(1) as beside:
-        table, metadata = _open(path)
+        table, metadata = open_table(path)
         content = ContentDigest()
         digested = beside.submit(content.update, table) if DIGEST_KEY in metadata else None
         try:
@@ -138,7 +138,27 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
     observed = np.stack([check.single(v.name) for v in spec.observations], axis=1)
     action = check.actions(spec, last)
     reward = check.single("reward", last)
-    heads, tails = np.flatnonzero(first), np.flatnonzero(last)
+    columns = EpisodeRows(observed, action, reward, t, first, last, terminated, truncated)
+    return pad_episodes(path, spec, columns)
+
+
+class EpisodeRows(NamedTuple):
+    """Validated rows of whole episodes, in order."""
+
+    observed: np.ndarray
+    action: np.ndarray
+    reward: np.ndarray
+    t: np.ndarray
+    first: np.ndarray
+    """Masks of the first and the last row of every episode."""
+    last: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+def pad_episodes(path: str | Path, spec: Spec, rows: EpisodeRows) -> Trajectory:
+    """Rows as episodes, padded to the longest."""
+    heads, tails = np.flatnonzero(rows.first), np.flatnonzero(rows.last)
     length = tails - heads
     width = len(spec.observations) + (1 if isinstance(spec.actions, Discrete) else spec.actions.n) + 3
     check_memory(
@@ -155,13 +175,13 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
 
     return Trajectory(
         spec=spec,
-        observation=observed[place],
-        action=decisions(action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
-        interval=np.diff(t[place], axis=1).astype(np.float32),
-        reward=decisions(reward, np.float32),
+        observation=rows.observed[place],
+        action=decisions(rows.action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
+        interval=np.diff(rows.t[place], axis=1).astype(np.float32),
+        reward=decisions(rows.reward, np.float32),
         length=length.astype(np.int32),
-        terminated=terminated[tails],
-        truncated=truncated[tails],
+        terminated=rows.terminated[tails],
+        truncated=rows.truncated[tails],
     )
 
 
@@ -172,25 +192,25 @@ def _path(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def reading(path: str | Path, kind: str = "Parquet") -> Iterator[None]:
     """Turn every other error of a block that reads a file into a `KairodeError`."""
     try:
         yield
     except (KairodeError, MemoryError):
         raise
     except (pa.ArrowException, OSError, *MALFORMED) as error:
-        raise not_parquet(path, error) from error
+        raise not_readable(path, error, kind) from error
 
 
-def _open(path: str | Path) -> tuple[pa.Table, dict[bytes, bytes]]:
-    """The table of a file, and the file's metadata."""
+def open_table(path: str | Path) -> tuple[pa.Table, dict[bytes, bytes]]:
+    """The table of a Parquet file, and the file's metadata."""
     with open_file(path) as file:
         try:
             table = file.read()
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, *MALFORMED) as error:
-            raise _damaged_column(path, file) or not_parquet(path, error) from error
+            raise _damaged_column(path, file) or not_readable(path, error) from error
         return table, file.metadata.metadata or {}
 
 
@@ -249,10 +269,11 @@ def _source(path: Path) -> Any:
     return path
 
 
-def not_parquet(path: str | Path, error: BaseException) -> KairodeError:
+def not_readable(path: str | Path, error: BaseException, kind: str = "Parquet") -> KairodeError:
     """The error for a file that cannot be read."""
+    other = "CSV" if kind == "Parquet" else "Parquet"
     return KairodeError(
-        f"{path} is not a valid Parquet file: it is truncated, damaged, or of another format such as CSV "
+        f"{path} is not a valid {kind} file: it is truncated, damaged, or of another format such as {other} "
         f"({_first_line(error)})."
     )
 
@@ -302,7 +323,8 @@ class Check:
     def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
         """Finite numbers; with `last`, cells must be empty exactly in the last rows and are returned as 0."""
         kind = self.table.schema.field(column).type
-        if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        plain = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
+        if not any(is_kind(kind) for is_kind in plain):
             times, others = "Give times as days or hours since a start.", "Drop columns that are not observations."
             hint = times if column == "t" else others
             raise KairodeError(f"{self.path}, column '{column}': numbers are required, the column holds {kind}. {hint}")
@@ -339,8 +361,10 @@ class Check:
         """
         names = self.table["episode"].combine_chunks()
         kind = names.type
-        if pa.types.is_nested(kind) or pa.types.is_null(kind):
+        if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_binary(kind):
             raise KairodeError(f"{self.path}, column 'episode': give numbers or names, not {kind}.")
+        if pa.types.is_temporal(kind):  # not every timestamp has a value in Python
+            names = names.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         encoded = names if pa.types.is_dictionary(kind) else names.dictionary_encode()
         known: dict[Any, int] = {}
         numbers = np.array([known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()], np.int64)
@@ -394,7 +418,7 @@ class Check:
         if pa.types.is_boolean(self.table.schema.field("action").type):
             raise KairodeError(f"{self.path}, column 'action': give names or integers, not booleans.")
         given = self.table["action"].combine_chunks()
-        if pa.types.is_nested(given.type):
+        if not is_name_or_number(given.type):
             raise KairodeError(f"{self.path}, column 'action': give names or integers, not {given.type}.")
         encoded = given if pa.types.is_dictionary(given.type) else given.dictionary_encode()
         known: dict[Any, int] = {name: i for i, name in enumerate(actions.names)} | {i: i for i in range(actions.n)}

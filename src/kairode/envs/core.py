@@ -41,7 +41,8 @@ class Variable:
 
     def quantity(self, values: np.ndarray) -> np.ndarray:
         """The quantity behind a standardised logarithm; other values unchanged."""
-        return values if self.log is None else 10.0 ** (values * self.log[1] + self.log[0])
+        with np.errstate(over="ignore"):  # of outliers
+            return values if self.log is None else 10.0 ** (values * self.log[1] + self.log[0])
 
     @property
     def read_in(self) -> str:
@@ -154,6 +155,7 @@ class Spec:
         measures: conditions checked by `Task.measures`: an adjective ("healthy") and a sentence that explains it.
         regimes: names of the regimes of `Task.regime`.
         map_axes: two observations over which a policy is plotted; None for the first two.
+        notes: what `kairode.load_table` did to the table that the data are from.
     """
 
     name: str
@@ -172,6 +174,7 @@ class Spec:
     measures: tuple[tuple[str, str], ...] = _description(())
     regimes: tuple[str, ...] = _description(("all",))
     map_axes: tuple[str, str] | None = _description(None)
+    notes: tuple[str, ...] = _description(())
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]

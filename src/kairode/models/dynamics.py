@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from kairode.data.normalize import ROBUST_LIMIT, robust_statistics
 from kairode.envs.core import Action, Discrete, Obs, Spec, Tau
 from kairode.models.correction import Correction
 from kairode.models.initial import Initial
@@ -16,11 +17,6 @@ from kairode.models.networks import Linear
 from kairode.models.ode import Latent
 from kairode.models.timer import Timer
 from kairode.models.transition import Transition
-
-LIMIT = 10.0
-"""Standard deviations from the median to which a robust scale clips."""
-IQR = 1.349
-"""Interquartile range of the standard normal distribution."""
 
 
 class Scale(eqx.Module):
@@ -61,18 +57,9 @@ class Scale(eqx.Module):
 
     @classmethod
     def robust(cls, observations: Float[np.ndarray, "n d"]) -> "Scale":
-        """Median, and interquartile range as that of a normal distribution; values beyond `LIMIT` are clipped.
-
-        A variable whose interquartile range is 0 takes its standard deviation within the middle 99 %.
-        """
-        x = observations.astype(np.float64)
-        low, lower, median, upper, high = np.quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
-        std = (upper - lower) / IQR
-        if not std.all():
-            inner = np.where((x >= low) & (x <= high), x, np.nan)
-            std = np.where(std > 0, std, np.nanstd(inner, axis=0))
-        found = cls._of(median, std)
-        return cls(found.mean, found.std, LIMIT)
+        """Median and interquartile range (`robust_statistics`); values beyond `ROBUST_LIMIT` are clipped."""
+        found = cls._of(*robust_statistics(observations))
+        return cls(found.mean, found.std, ROBUST_LIMIT)
 
     @classmethod
     def _of(cls, mean: np.ndarray, std: np.ndarray) -> "Scale":

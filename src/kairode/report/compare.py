@@ -16,6 +16,7 @@ from kairode.report.summary import (
 )
 from kairode.report.table import Table
 from kairode.result import objective_of
+from kairode.runs.folder import RunFolder
 from kairode.runs.labels import best_constant
 from kairode.runs.record import make_record, read_record
 from kairode.stats import mean, std
@@ -41,7 +42,7 @@ def compare_runs(folders: Sequence[Path], path: Path | None = None) -> dict[str,
 
 
 def _compare_runs(folders: Sequence[Path], path: Path | None) -> dict[str, Any]:
-    parts = [read_record(folder / "record.json") for folder in folders]
+    parts = [read_record(RunFolder(folder).check("record.json").path / "record.json") for folder in folders]
     for folder, part in zip(folders, parts, strict=True):
         if part["kind"] != "run":
             raise KairodeError(f"{folder} is not a run with discrete actions: leave it out.")

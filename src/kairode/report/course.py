@@ -108,7 +108,7 @@ def _draw_actions(axes: Axes, course: Course) -> None:
     else:
         axes.step(starts, actions[:, :MOST], where="post", lw=0.7)
         low, high = min(kinds["low"]), max(kinds["high"])
-        axes.set_ylim(low, high + 0.35 * (high - low))
+        axes.set_ylim(low, high + 0.35 * ((high - low) or 1.0))
         if len(kinds["names"]) > MOST:
             rule = f"{MOST} of {len(kinds['names']):,} actions: the first"
             axes.set_title(rule, fontsize=7, loc="left")

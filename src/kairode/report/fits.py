@@ -6,7 +6,6 @@ from typing import Any
 
 from kairode.config.algorithms import is_file
 from kairode.envs.core import Spec
-from kairode.report.summary import interval_warning
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
 from kairode.text import MOST, listed, say, short_name
@@ -54,7 +53,7 @@ def print_fit(record: dict[str, Any], spec: Spec) -> None:
     figures = record["figures"]
     errors = figures["test_error"]
     if is_file(record["config"]["source"]):
-        say(f"Observations in {record['config']['source']}: {listed(figures['by_dimension'])}.")
+        say(f"Observations in {record['config']['source']}: {listed(figures['by_dimension'])}.", *spec.notes)
     table = fit_table(record, spec)
     print_table(dataclasses.replace(table, caption=""))  # it would be wrapped to the width of the table
     say(*filter(None, [table.caption]))
@@ -93,7 +92,7 @@ def _about_intervals(checks: list[dict[str, Any]], unit: str) -> list[str]:
         f"{true_mean:.4g} in the test data ({measures[checks[0]['measure']]}: {drawn:.2g} sampled, "
         f"{likely:.2g} most likely)."
     )
-    return [*filter(None, [found, interval_warning(checks)])]
+    return [found]
 
 
 def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> str:

@@ -25,6 +25,7 @@ from kairode.report.summary import (
 )
 from kairode.report.table import Column, Row, Table, to_html
 from kairode.result import objective_of, short_number
+from kairode.runs.folder import RunFolder
 from kairode.runs.labels import best_constant, exact_number, of_kind
 from kairode.runs.record import read_record
 from kairode.text import MOST, listed
@@ -34,6 +35,7 @@ def write_run_page(folder: Path) -> Path:
     path = folder / "record.json"
     if not path.exists():
         raise KairodeError(f"there is no record in {folder}: give the folder of a finished `kairode run`.")
+    RunFolder(folder).check()
     with using_record(path):
         return _write_run_page(folder, path)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kairode.data.describe import spec_from_dict
 from kairode.envs.core import Spec
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED, KairodeError
 from kairode.result import objective_of, short_number
 from kairode.runs.labels import best_constant, of_kind
 from kairode.text import short_name
@@ -24,7 +24,7 @@ def using_record(path: Path | str) -> Iterator[None]:
         yield
     except KairodeError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+    except MALFORMED as error:
         what = short_name(f"{type(error).__name__}: {error}")
         raise KairodeError(
             f"{path} is incomplete or was edited ({what}): restore it, or run its command again."
@@ -39,7 +39,7 @@ def summary_sentences(record: dict[str, Any]) -> list[str]:
     """A warning if the policy is no better than simple ones; its return, its measures, the gain of chosen times."""
     figures = record["figures"]
     tests = figures["tests"]
-    warnings = [no_better_sentence(record), interval_warning(figures.get("intervals"))]
+    warnings = [no_better_sentence(record), _as_warning(interval_warning(figures.get("intervals")))]
     sentences = [*filter(None, warnings), policy_sentence(record)]
     spec, constant = spec_of(record), tests[best_constant(tests)]
     for name in measured(tests):
@@ -83,19 +83,23 @@ def dyna_warnings(record: dict[str, Any]) -> list[str]:
         rivals = {"random actions": tests["random"], (constant := best_constant(tests)): tests[constant]}
         kind = tests["random"]["objective"].replace("_", " ")
         failed = no_better(tests["imagination"], rivals, dyna_suggestions(record), kind)
-    return [*filter(None, [failed, interval_warning(figures.get("intervals"))])]
+    return [*filter(None, [failed, _as_warning(interval_warning(figures.get("intervals")))])]
+
+
+def _as_warning(text: str | None) -> str | None:
+    return None if text is None else f"Warning: {text}."
 
 
 def interval_warning(checks: list[dict[str, Any]] | None) -> str | None:
-    """A warning if the intervals sampled from the models' timers differ from the data's (`IntervalCheck`)."""
+    """What to warn of if the intervals sampled from the models' timers differ from the data's (`IntervalCheck`)."""
     far = [check for check in checks or () if check["far"]]
     if not far:
         return None
     return (
-        f"Warning: the intervals that the models sample (mean {short_number(far[0]['drawn_mean'], 3)}) differ from the "
+        f"the intervals that the models sample (mean {short_number(far[0]['drawn_mean'], 3)}) differ from the "
         f"data's (mean {short_number(far[0]['mean'], 3)}; distance above {far[0]['threshold']:g} beyond chance), so a "
         "policy learned in imagination is trained on other intervals than the system's: fit longer, or increase the "
-        "timer's weight (`kairode fit --weights.timer`)."
+        "timer's weight (`kairode fit --weights.timer`)"
     )
 
 

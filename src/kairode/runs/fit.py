@@ -8,7 +8,7 @@ from kairode.callbacks import Callback, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import command_of
 from kairode.data.checks import warn
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED
 from kairode.runs.folder import RunFolder
 from kairode.runs.record import make_record
 from kairode.training.loop import FitResult
@@ -23,7 +23,7 @@ def _fitted(path: Path, record: dict[str, Any]) -> FitResult | None:
         figures = record["figures"]
         validation, iterations, skipped = (figures[name] for name in ("validation_best", "iterations", "skipped"))
         return FitResult(load_models(path), validation, iterations, skipped, record["seconds"])
-    except (KairodeError, KeyError):
+    except MALFORMED:  # also KairodeError
         return None
 
 

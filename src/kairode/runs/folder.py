@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from kairode._lock import LOCK, OWNER, locked
 from kairode._version import __version__
 from kairode.config.serialize import first_difference, from_dict, to_dict, with_effect
-from kairode.errors import KairodeError, Stopped, resume_with
+from kairode.errors import MALFORMED, KairodeError, KairodeWarning, Stopped, resume_with
 from kairode.files import (
     JSON_DIGEST,
     PARTS,
@@ -38,13 +38,14 @@ from kairode.files import (
     save_json,
     with_digest,
 )
-from kairode.runs.migrate import FORMAT, is_finished, migrate_config, migrate_record
+from kairode.runs.migrate import FORMAT, is_finished, migrate_config
+from kairode.runs.record import read_record
 
 T = TypeVar("T")
 MANIFEST, RECORD, OLD_CONFIG = "manifest.json", "record.json", "config.json"
 _OWN = {MANIFEST, LOCK, OWNER, OLD_CONFIG, "system.json", "log.txt"}
 """Files that do not count as results."""
-_DIGESTED = {".safetensors", ".parquet", ".json"}
+_DIGESTED = {".safetensors", ".parquet", ".json", ".jsonl"}
 """Kinds of files with a digest in the manifest: not pages, figures and logs."""
 _LATER = {"schedule", "gait.json"}
 """Folders and files that are written after a run is finished."""
@@ -67,6 +68,8 @@ class Manifest:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     """Time of each stage, including earlier processes."""
     finished: bool = False
+    others: tuple[str, ...] = ()
+    """What the folder held before the run: not a part of it."""
 
 
 class RunFolder:
@@ -96,6 +99,10 @@ class RunFolder:
         """
         folder = cls(path, kind)
         check_target(folder.path / MANIFEST)
+        if folder.path.is_symlink() and not folder.path.exists():
+            raise KairodeError(
+                f"{path} is a link to a folder that does not exist: create it, or choose another folder."
+            )
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
@@ -105,6 +112,8 @@ class RunFolder:
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             manifest = Manifest(FORMAT, kind, __version__, now, to_dict(config), _seeds(config))
             before = _read_manifest(folder.path, kind)
+            if before is None:
+                manifest = dataclasses.replace(manifest, others=_entries(folder.path))
             if before is not None and _holds_anything(folder.path, before):
                 folder.resumed = True
                 same = with_effect(_checked(folder.path, before, kind, config, mutable)) == with_effect(manifest.config)
@@ -115,10 +124,11 @@ class RunFolder:
                     artefacts=before.artefacts if done else {},
                     seconds=before.seconds,
                     finished=done,
+                    others=before.others,
                 )
-            for file in _results(folder.path):  # a pipe or a device would be read when the run is finished
+            for file in _results(folder.path, manifest.others):  # one that is a pipe or device would be read at the end
                 _check_regular(file)
-            _remove_parts(folder.path)
+            _remove_parts(folder.path, manifest.others)
             folder._writing = True
             if manifest.finished and (folder.path / MANIFEST).exists():  # nothing is to change
                 folder._manifest = manifest
@@ -126,6 +136,10 @@ class RunFolder:
                 folder._write(manifest)
             try:
                 yield folder
+            except KairodeWarning:  # with --strict
+                if not folder.resumed:
+                    (folder.path / MANIFEST).unlink(missing_ok=True)
+                raise
             except (Stopped, KeyboardInterrupt) as stopped:
                 raise resume_with(stopped, command) from None
             finally:
@@ -154,8 +168,11 @@ class RunFolder:
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """The record in today's format; None if there is none."""
-        return migrate_record(self.load_json(RECORD)) if (self.path / RECORD).exists() else None
+        """The record in today's format; None if there is none. Raises if it was changed after the run."""
+        if not (self.path / RECORD).exists():
+            return None
+        self.check(RECORD)
+        return read_record(self.path / RECORD)
 
     def config(self, cls: type[T]) -> T:
         """The config, converted to its dataclass."""
@@ -185,13 +202,18 @@ class RunFolder:
     def finish(self, record: dict[str, Any]) -> dict[str, Any]:
         """Write the record and mark the run as finished; returns the record as read back."""
         self.save_json(RECORD, {"format": FORMAT, **record})
-        artefacts = {path.relative_to(self.path).as_posix(): file_digest(path) for path in _results(self.path)}
+        artefacts = {
+            path.relative_to(self.path).as_posix(): file_digest(path)
+            for path in _results(self.path, self.manifest.others)
+        }
         self._write(dataclasses.replace(self.manifest, artefacts=artefacts, finished=True))
         return self.load_json(RECORD)
 
-    def check(self) -> "RunFolder":
-        """Raise if a file of a finished run is missing or differs from what the run wrote."""
+    def check(self, *files: str) -> "RunFolder":
+        """Raise if a file of a finished run (by default any) is missing or differs from what the run wrote."""
         for name, digest in (self.manifest.artefacts if self.exists else {}).items():
+            if files and name not in files:
+                continue
             path = inside(self.path, name)
             if not path.is_file():
                 raise KairodeError(f"{path} is missing: remove {self.path}, and run its command again.")
@@ -212,12 +234,25 @@ def _seeds(config: Any) -> tuple[int, ...]:
     return tuple(range(first, first + getattr(config, "seeds", 1)))
 
 
-def _results(folder: Path) -> Iterator[Path]:
-    """The files that a run wrote, except those of nested run folders."""
+def _entries(folder: Path) -> tuple[str, ...]:
+    """What a folder holds, except what runs write for themselves."""
+    return tuple(sorted(path.name for path in folder.iterdir() if path.name not in _OWN and not path.match(PARTS)))
+
+
+def _walk(folder: Path, others: Sequence[str]) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Folders and files of a run, except those of nested run folders and those that are not a part of it."""
     for place, folders, files in os.walk(folder):
         here = Path(place)
-        folders[:] = sorted(name for name in folders if name not in _LATER and not (here / name / LOCK).exists())
-        yield from (here / name for name in sorted(set(files) - _OWN - _LATER) if Path(name).suffix in _DIGESTED)
+        skipped = set(others) if here == folder else set()
+        folders[:] = sorted(name for name in set(folders) - skipped if not (here / name / LOCK).exists())
+        yield here, folders, sorted(set(files) - skipped)
+
+
+def _results(folder: Path, others: Sequence[str]) -> Iterator[Path]:
+    """The files that a run wrote and that its manifest has digests of."""
+    for here, folders, files in _walk(folder, others):
+        folders[:] = [name for name in folders if name not in _LATER]
+        yield from (here / name for name in files if name not in _OWN | _LATER and Path(name).suffix in _DIGESTED)
 
 
 def _check_regular(path: Path) -> None:
@@ -259,16 +294,21 @@ def _read_old(folder: Path, config: Any, kind: str) -> Manifest:
     if not isinstance(config, dict):
         raise KairodeError(f"{folder / OLD_CONFIG} is damaged: {_advice(folder)}")
     record = content(RECORD)
-    kind = record.get("kind") or kind
-    return Manifest(
-        FORMAT,
-        kind,
-        record.get("versions", {}).get("kairode", ""),
-        record.get("made", ""),
-        migrate_config(kind, config),
-        seconds=content("stages.json"),
-        finished=is_finished(record),
-    )
+    try:
+        kind = record.get("kind") or kind
+        return Manifest(
+            FORMAT,
+            kind,
+            record.get("versions", {}).get("kairode", ""),
+            record.get("made", ""),
+            migrate_config(kind, config),
+            seconds=content("stages.json"),
+            finished=is_finished(record),
+        )
+    except MALFORMED as error:
+        raise KairodeError(
+            f"{folder} is damaged, its config or record is not that of a run: {_advice(folder)}"
+        ) from error
 
 
 def _holds_anything(folder: Path, manifest: Manifest) -> bool:
@@ -286,7 +326,8 @@ def _checked(folder: Path, before: Manifest, kind: str, config: Any, mutable: Se
             with_effect({name: x for name, x in one.items() if name not in mutable}) for one in (found, to_dict(config))
         )
         if there != here:
-            raise KairodeError(first_difference(there, here))
+            only_data = {**there, "digest": None} == {**here, "digest": None}
+            raise KairodeError("the data have changed" if only_data else first_difference(there, here))
     except KairodeError as error:
         reason = str(error).rstrip(".")
         raise KairodeError(
@@ -295,9 +336,7 @@ def _checked(folder: Path, before: Manifest, kind: str, config: Any, mutable: Se
     return found
 
 
-def _remove_parts(folder: Path) -> None:
-    """Remove temporary files of killed processes, except those of nested run folders."""
-    for place, folders, _ in os.walk(folder):
-        here = Path(place)
-        folders[:] = [name for name in folders if not (here / name / LOCK).exists()]
+def _remove_parts(folder: Path, others: Sequence[str]) -> None:
+    """Remove the temporary files of killed processes."""
+    for here, _, _ in _walk(folder, others):
         remove_parts(here)

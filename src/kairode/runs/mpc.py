@@ -118,6 +118,7 @@ def evaluate_mpc_run(
 
     With a fixed interval, the planner also predicts with that interval.
     """
+    RunFolder(folder, KIND).check()
     config, policies = read_config(folder), load_policies(folder)
     best = best_seed(RunFolder(folder, KIND).record)
     policy, fixed = policies[best], isinstance(schedule, int | float)

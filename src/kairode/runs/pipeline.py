@@ -29,6 +29,7 @@ from kairode.envs.consistency import check_course
 from kairode.envs.core import Environment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import KairodeError
+from kairode.files import JSON_DIGEST, has_digest, with_digest
 from kairode.runs.course import course
 from kairode.runs.findings import evaluate_on_system, example_courses, policy_map
 from kairode.runs.fit import run_fit
@@ -123,9 +124,13 @@ def _stage(folder: RunFolder, name: str) -> Any:
 
 def _kept(folder: RunFolder, file: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Results of a finished stage, from its file; otherwise computed, and saved there."""
-    if not (folder.path / file).exists():
-        folder.save_json(file, make())
-    return dict(folder.load_json(file))
+    path = folder.path / file
+    if not path.exists():
+        folder.save_json(file, with_digest(make()))
+    found = folder.load_json(file)
+    if not isinstance(found, dict) or (JSON_DIGEST in found and not has_digest(found)):  # older versions wrote none
+        raise KairodeError(f"{path} was changed after it was written: remove it, and run the command again.")
+    return {name: value for name, value in found.items() if name != JSON_DIGEST}
 
 
 def about(config: RunConfig) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kairode._version import __version__
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED, KairodeError
 from kairode.files import load_json
 from kairode.runs.migrate import FORMAT, migrate_record
 
@@ -40,7 +40,10 @@ def read_record(path: str | Path) -> dict[str, Any]:
     found = load_json(path, "run the command of its folder again.")
     if not isinstance(found, dict):
         raise KairodeError(f"{path} is not a record: a JSON object is expected.")
-    return migrate_record(found)
+    try:
+        return migrate_record(found)
+    except MALFORMED as error:
+        raise KairodeError(f"{path} is damaged, it is not a record: run the command of its folder again.") from error
 
 
 def commit() -> str | None:

@@ -209,4 +209,4 @@ def _leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def _advice(folder: str | Path) -> str:
-    return f"remove {folder} and fit again."
+    return f"run its command again to restore it, or remove {folder}."

@@ -18,7 +18,8 @@ from kairode.config.training import TrainingConfig
 from kairode.data.stream import EpisodeStream
 from kairode.data.trajectory import Trajectory
 from kairode.devices import FitDevices
-from kairode.errors import KairodeError
+from kairode.errors import MALFORMED, KairodeError
+from kairode.files import atomic_write, read_bytes
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import Adaptive
 from kairode.models.predict import Episodes
@@ -166,14 +167,20 @@ def _why(model: DynamicsModel, data: Episodes) -> str:
     )
 
 
+MOST_METRICS = 2**28
+"""Bytes of the largest file of metrics that is read."""
+
+
 class MetricsFile:
     """metrics.jsonl of a folder: one line per validation; lines after the resumed iteration are dropped."""
 
     def __init__(self, folder: Path | None, iteration: int) -> None:
         self.path = None if folder is None else folder / "metrics.jsonl"
         if self.path is not None and self.path.exists():
-            lines = [line for line in self.path.read_text().splitlines() if _iteration(line) <= iteration]
-            self.path.write_text("".join(f"{line}\n" for line in lines))
+            text = read_bytes(self.path, MOST_METRICS).decode("utf-8", "replace")
+            lines = [line for line in text.splitlines() if _iteration(line) <= iteration]
+            with atomic_write(self.path) as part:
+                part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
     def write(self, iteration: int, figures: dict[str, Any], seconds: float) -> None:
         if self.path is None:
@@ -186,6 +193,6 @@ class MetricsFile:
 
 def _iteration(line: str) -> float:
     try:
-        return json.loads(line)["iteration"]
-    except (ValueError, KeyError, TypeError):
-        return math.inf  # truncated by a kill
+        return float(json.loads(line)["iteration"])
+    except MALFORMED:
+        return math.inf  # truncated by a kill, or damaged

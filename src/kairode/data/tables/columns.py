@@ -1,0 +1,190 @@
+"""Columns of a table as arrays, with the faults of their cells."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kairode.config.tables import TIME_UNITS
+from kairode.data.tables.faults import Faults
+
+MOSTLY = 0.5
+"""Fraction of the cells of a text column that are numbers, from which on it is taken for a column of numbers."""
+MISSING = -1
+"""Code of a missing category."""
+
+
+class Categories(NamedTuple):
+    """Texts, or other values that are compared but not computed with."""
+
+    codes: np.ndarray
+    """Index of each row's name; `MISSING` if the cell is empty."""
+    names: list[str]
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column holds numbers or booleans."""
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _is_decimal(kind)
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column holds dates or timestamps."""
+    return pa.types.is_temporal(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds texts."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
+
+
+def _is_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind)
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without dictionary encoding."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def numbers(column: pa.ChunkedArray, name: str, faults: Faults, advice: str = "") -> np.ndarray:
+    """Numbers as float64, NaN where a cell is empty; a text column of numbers with faults is read as such.
+
+    Rows with other text, infinite numbers and columns without numbers are faults, the latter with advice.
+    """
+    column = plain(column)
+    if is_text(column.type):
+        return _parsed(column, name, faults, advice)
+    if not is_number(column.type):
+        faults.add(name, f"numbers are required, the column holds {column.type}{advice}")
+        return np.full(len(column), np.nan)
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    faults.add_rows(np.isinf(values), name, "the number is infinite: correct it, or leave the cell empty")
+    limit = np.finfo(np.float32).max
+    with np.errstate(invalid="ignore"):
+        large = np.isfinite(values) & (np.abs(values) > limit)
+    faults.add_rows(large, name, lambda row: f"{values[row]:g} exceeds single precision: use a larger unit")
+    return np.where(large, np.nan, values)
+
+
+def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> np.ndarray:
+    """Numbers in a column of texts."""
+    encoded = column.fill_null("").combine_chunks().dictionary_encode()
+    texts, places = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+    values = np.array([_number(text) for text in texts])[places]
+    empty = np.array([not text.strip() for text in texts])[places]
+    found = ~np.isnan(values)
+    if found.sum() <= MOSTLY * max(1, (~empty).sum()):
+        example = next((text for text in texts if text), "")
+        faults.add(name, f"numbers are required, the column holds text such as {example!r}{advice}")
+        return np.full(len(values), np.nan)
+    faults.add_rows(~found & ~empty, name, lambda row: f"{texts[places[row]]!r} is not a number: correct or empty it")
+    return values
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def categories(column: pa.ChunkedArray) -> Categories:
+    """The different values of a column as names: numbers in their order, texts in alphabetical order."""
+    encoded = plain(column).combine_chunks().dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    ranks = sorted((i for i, value in enumerate(values) if not _is_empty(value)), key=lambda i: _sort_key(values[i]))
+    code_of = np.full(len(values) + 1, MISSING)
+    code_of[ranks] = np.arange(len(ranks))
+    places = encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return Categories(code_of[places], [_name(values[i]) for i in ranks])
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def _sort_key(value: object) -> tuple[int, float, str]:
+    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+
+
+def _name(value: object) -> str:
+    if isinstance(value, float) and value == int(value) and abs(value) < 2**53:
+        return str(int(value))  # pandas stores integers with empty cells as floats
+    return str(value)
+
+
+def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) -> tuple[np.ndarray, str | None]:
+    """Times as float64, NaN where missing, and their unit; dates and timestamps from the first of all rows on."""
+    column = plain(column)
+    if is_text(column.type):
+        column = _parsed_times(column, name, faults)
+    if not is_time(column.type):
+        return numbers(column, name, faults, ": give numbers, dates or timestamps such as 2024-03-01 08:30"), unit
+    unit = unit or "day"
+    if unit not in TIME_UNITS:
+        faults.add(name, f"dates cannot be converted to the unit '{unit}': use {', '.join(TIME_UNITS)}")
+        return np.zeros(len(column)), unit
+    if pa.types.is_time(column.type) or pa.types.is_duration(column.type):
+        moments = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32()).cast(pa.int64())
+        scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[column.type.unit]
+    else:
+        zone = getattr(column.type, "tz", None)
+        moments = column.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
+        scale = 1e-6
+    first = pc.min(moments).as_py() or 0
+    since = pc.subtract(moments, first).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return since * scale / TIME_UNITS[unit], unit
+
+
+def _parsed_times(column: pa.ChunkedArray, name: str, faults: Faults) -> pa.ChunkedArray:
+    """Texts as timestamps (ISO 8601) or numbers; faults if they are neither."""
+    for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.float64()):
+        try:
+            return column.cast(kind)
+        except pa.ArrowException:
+            continue
+    bad = np.array([not _is_moment(text) for text in column.to_pylist()])
+    faults.add_rows(
+        bad,
+        name,
+        lambda row: (
+            f"{column[row].as_py()!r} is not a time: write it as 2024-03-01 or 2024-03-01 08:30, or as a number"
+        ),
+    )
+    if not bad.any():
+        faults.add(name, "some times have a time zone and some have none: write all in the same way")
+    return pa.chunked_array([pa.nulls(len(column), pa.float64())])
+
+
+def _is_moment(text: str | None) -> bool:
+    if text is None or not np.isnan(_number(text)):
+        return True
+    for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC")):
+        try:
+            pa.scalar(text).cast(kind)
+        except pa.ArrowException:
+            continue
+        return True
+    return False
+
+
+def flags(column: pa.ChunkedArray, name: str, faults: Faults) -> np.ndarray:
+    """Booleans, also as 0 and 1 or as yes and no; an empty cell is false."""
+    column = plain(column)
+    if pa.types.is_null(column.type):
+        return np.zeros(len(column), bool)
+    if is_text(column.type):
+        words = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "": 0.0}
+        given = [words.get((text or "").strip().lower(), 2.0) for text in column.to_pylist()]
+        values = np.array(given)
+    elif is_number(column.type):
+        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values = np.where(np.isnan(values), 0.0, values)
+    else:
+        values = np.full(len(column), 2.0)
+    faults.add_rows(
+        ~np.isin(values, (0.0, 1.0)), name, lambda row: f"{column[row].as_py()!r} is neither true nor false"
+    )
+    return values == 1.0

@@ -1,0 +1,131 @@
+"""Arithmetic expressions of columns, such as `1000 * E - 0.1 * V`: parsed into a tree, never run as code."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kairode.errors import KairodeError
+
+MOST_LETTERS = 2000
+"""Length of the longest expression."""
+BEFORE = "before"
+"""`before(E)`: the value of a column at the decision, rather than at the end of its interval."""
+INTERVAL = "tau"
+"""The length of the interval."""
+_QUOTED = re.compile("`([^`]*)`")
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: np.positive, ast.USub: np.negative}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}
+_FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "abs": (1, np.abs),
+    "exp": (1, np.exp),
+    "log": (1, np.log),
+    "log10": (1, np.log10),
+    "sqrt": (1, np.sqrt),
+    "min": (2, np.minimum),
+    "max": (2, np.maximum),
+    "where": (3, np.where),
+}
+Columns = Mapping[str, np.ndarray]
+
+
+class Expression:
+    """An expression of columns; `expression(before, after, tau)` evaluates it at all decisions.
+
+    Names are those of columns at the end of the interval, `before(NAME)` is the value at the decision and `tau` the
+    length of the interval. A name that is no identifier stands between backticks. There are `+ - * / **`, comparisons
+    (1 if they hold) and the functions `abs exp log log10 sqrt min max where`.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._quoted: list[str] = []
+        if len(text) > MOST_LETTERS:
+            raise self._fault(f"it has {len(text):,} letters, at most {MOST_LETTERS:,} are allowed")
+        try:
+            self._tree = ast.parse(_QUOTED.sub(self._identifier, text).strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise self._fault("it is not valid") from error
+        self.names = frozenset(self._used(self._tree))
+        """Columns that occur."""
+
+    def _identifier(self, found: re.Match[str]) -> str:
+        self._quoted.append(found[1])
+        return f"_quoted_{len(self._quoted) - 1}_"
+
+    def _column(self, name: str) -> str:
+        quoted = re.fullmatch(r"_quoted_(\d+)_", name)
+        return self._quoted[int(quoted[1])] if quoted else name
+
+    def _fault(self, why: str) -> KairodeError:
+        functions = ", ".join((BEFORE, *_FUNCTIONS))
+        return KairodeError(
+            f"the expression '{self.text[:80]}': {why}. Use names of columns (between backticks if they have spaces), "
+            f"numbers, + - * / **, comparisons, {INTERVAL}, and {functions}."
+        )
+
+    def _used(self, node: ast.expr) -> Iterator[str]:
+        """The columns of a part; raises for everything that is not arithmetic."""
+        match node:
+            case ast.Constant(value=bool() | int() | float()):
+                return
+            case ast.Name(id=name):
+                if name != INTERVAL:
+                    yield self._column(name)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                yield from self._used(left)
+                yield from self._used(right)
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                yield from self._used(operand)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+                yield from self._used(left)
+                yield from self._used(right)
+            case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=column)], keywords=[]) if name == BEFORE:
+                yield self._column(column)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+                if len(args) != _FUNCTIONS[name][0]:
+                    raise self._fault(f"{name} takes {_FUNCTIONS[name][0]} values, got {len(args)}")
+                for one in args:
+                    yield from self._used(one)
+            case _:
+                raise self._fault(f"'{ast.unparse(node)[:40]}' is not allowed")
+
+    def __call__(self, before: Columns, after: Columns, tau: np.ndarray) -> np.ndarray:
+        """Its values at all decisions; not finite where a value is missing or the arithmetic has no result."""
+
+        def value(node: Any) -> Any:
+            match node:
+                case ast.Constant(value=int() | float() as number):
+                    return float(number)
+                case ast.Name(id=name):
+                    return tau if name == INTERVAL else after[self._column(name)]
+                case ast.BinOp(left=left, op=op, right=right):
+                    return _BINARY[type(op)](value(left), value(right))
+                case ast.UnaryOp(op=op, operand=operand):
+                    return _UNARY[type(op)](value(operand))
+                case ast.Compare(left=left, ops=[op], comparators=[right]):
+                    a, b = value(left), value(right)
+                    return np.where(np.isnan(a) | np.isnan(b), np.nan, _COMPARISONS[type(op)](a, b))
+                case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=column)]) if name == BEFORE:
+                    return before[self._column(column)]
+                case ast.Call(func=ast.Name(id=name), args=args):
+                    return _FUNCTIONS[name][1](*map(value, args))
+
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(np.asarray(value(self._tree), np.float64), tau.shape)

@@ -1,0 +1,168 @@
+"""Tables of irregular records as episodes: any file or data frame whose columns the caller names."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kairode.config.keywords import field_names, with_options
+from kairode.config.tables import CSV, TableConfig, ending
+from kairode.data.table import EpisodeRows, described_spec, open_file, pad_episodes, read
+from kairode.data.tables.context import ENDS, SortedRows, TableContext, sort_rows
+from kairode.data.tables.decisions import (
+    Reward,
+    check_actions_given,
+    read_actions,
+    read_reward,
+    read_terminated,
+    reward_columns,
+    rewards_of,
+)
+from kairode.data.tables.faults import Faults
+from kairode.data.tables.observations import encode, fill_missing, fill_static, merge_observations, read_observations
+from kairode.data.tables.source import read_source
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, Variable
+from kairode.errors import KairodeError
+from kairode.text import listed
+
+SEVERAL = ("action", "controls", "static", "categorical", "ignore")
+"""Options that take several columns."""
+
+
+class LoadedTable(NamedTuple):
+    """Episodes of a table."""
+
+    data: Trajectory
+    rows: np.ndarray
+    """The row of the table that each observation is from, in the order of the episodes."""
+
+
+def load_table(source: Any, *, reward: str | Reward | None = None, **columns: Any) -> Trajectory:
+    """Load episodes from a table whose columns have names of your own.
+
+    Rows need not be sorted. The last row of an episode has no interval after it: its action and reward are not used.
+    All faults of a table are named together, with row and column. What was done to the table (sorted, merged, filled,
+    encoded, dropped) is in `spec.notes` of the result.
+
+    Args:
+        source: a CSV or Parquet file, a pandas or polars DataFrame, an Arrow table, or a dict of columns.
+        reward: a column, an expression of columns (see `TableConfig.reward`), or a function of the columns at the
+            decisions, those at the ends of their intervals, and the intervals, all as arrays.
+        columns: fields of `kairode.config.tables.TableConfig`: episode, time, time_unit, action, controls, reward_row,
+            terminal, static, categorical, ignore, missing, same_time, discount.
+
+    Example: `kairode.load_table("visits.csv", episode="subject", time="when", action="drug", static=["age"])`
+    """
+    given = {name: _as_tuple(value) if name in SEVERAL else value for name, value in columns.items()}
+    if not callable(reward):
+        given["reward"] = reward
+    config = with_options(TableConfig(), given, where="kairode.load_table", own=field_names(TableConfig))
+    return load_rows(source, config, reward if callable(reward) else None).data
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def load_rows(
+    source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
+) -> LoadedTable:
+    """Load a table with a config; `keep_missing` leaves missing observations NaN."""
+    name, table, lines = read_source(source)
+    context = TableContext(name, table, config, Faults(name, np.arange(table.num_rows), lines))
+    _check_columns(context)
+    rows = sort_rows(context)
+    observed = read_observations(context)
+    action, actions = read_actions(context)
+    terminated = read_terminated(context)
+    given = read_reward(context, reward)
+    extra = reward_columns(context, given)
+    if not rows.groups.single:
+        groups = rows.groups
+        observed = merge_observations(observed, rows)
+        action = groups.last(action) if action.ndim == 1 else np.stack([groups.mean(one) for one in action.T], 1)
+        terminated = groups.any(terminated)
+        given = groups.sum(given) if isinstance(given, np.ndarray) else given
+        extra = {name: groups.mean(values) for name, values in extra.items()}
+        context.faults.rows = context.faults.rows[groups.heads]
+        rows = rows.merged()
+    fill_static(context, observed, rows)
+    if not keep_missing:
+        fill_missing(context, observed, rows)
+    filled = {name: column for name, column in observed.items() if isinstance(column, np.ndarray) and name in extra}
+    rewards = rewards_of(context, given, {**extra, **filled}, rows)
+    action = check_actions_given(context, action, rows.last)
+    context.faults.add_rows(
+        terminated & ~rows.last, config.terminal or ENDS[0], "true before the last row of its episode"
+    )
+    context.faults.raise_any()
+    values, variables = encode(context, observed)
+    flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
+    flat, kept = _without_single_rows(context, flat)
+    spec = _spec(context, variables, actions, flat, rows)
+    return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[kept])
+
+
+def read_episodes(path: str | Path, config: TableConfig | None = None, *, keep_missing: bool = False) -> LoadedTable:
+    """Episodes of a file: one that Kairode wrote describes itself, any other is loaded as a table.
+
+    With a config, every file is loaded as a table.
+    """
+    if config is None and ending(path) not in CSV:
+        with open_file(path) as file:
+            described = described_spec(path, file.schema_arrow) is not None
+        if described:
+            data = read(path)
+            return LoadedTable(data, np.arange(data.decisions + len(data)))
+    return load_rows(path, config or TableConfig(), keep_missing=keep_missing)
+
+
+def _check_columns(context: TableContext) -> None:
+    """Raise if a named column does not exist, or an observation has a reserved name."""
+    names = context.table.column_names
+    for role, columns in context.config.roles.items():
+        for column in columns:
+            if column not in names:
+                context.faults.add(column, f"there is no such column; set {role}=.. to one of {listed(names)}")
+    for name in context.observed:
+        if name in RESERVED or name.startswith("action_"):
+            context.faults.add(
+                name,
+                "an observation cannot have this name: give the column's role, rename it, or add it to ignore=[..]",
+            )
+    context.faults.raise_any()
+
+
+def _without_single_rows(context: TableContext, rows: EpisodeRows) -> tuple[EpisodeRows, np.ndarray]:
+    """Without the episodes that have one row, and so no decision; and a mask of the rows that are kept."""
+    single = rows.first & rows.last
+    if single.sum() == rows.first.sum():
+        raise KairodeError(
+            f"{context.name}: every episode has a single row, so there is no decision: is '{context.config.episode}' "
+            "the column that identifies the episode?"
+        )
+    if single.any():
+        context.notes.append(f"{single.sum():,} episodes with a single row were dropped: they have no decision.")
+        rows = EpisodeRows(*(values[~single] for values in rows))
+    return rows, ~single
+
+
+def _spec(
+    context: TableContext,
+    variables: tuple[Variable, ...],
+    actions: Discrete | Continuous,
+    flat: EpisodeRows,
+    rows: SortedRows,
+) -> Spec:
+    tau = np.diff(flat.t)[~flat.last[:-1]]
+    whole = bool(np.all(tau == np.round(tau)))
+    return Spec(
+        name=Path(context.name).stem if context.name != "the table" else "table",
+        observations=variables,
+        actions=actions,
+        intervals=Intervals(float(tau.min()), float(tau.max()), step=1.0 if whole else 0.0),
+        time_unit=rows.unit or "time unit",
+        discount=context.config.discount,
+        notes=tuple(context.notes),
+    )

@@ -1,0 +1,128 @@
+"""What is in a table, against NumPy; and every warning on a table made for it, and none on a good one."""
+
+import datetime
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kairode
+from kairode.config.tables import TableConfig
+from kairode.data.tables.inspect import inspect_table
+from kairode.data.tables.load import load_rows
+
+EPISODES, ROWS = 60, 12
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    """Two variables, two random actions, unequal intervals."""
+    rng = np.random.default_rng(0)
+    size = EPISODES * ROWS
+    found = {
+        "episode": np.repeat(np.arange(EPISODES), ROWS),
+        "t": np.concatenate([np.cumsum(rng.integers(1, 6, ROWS)) for _ in range(EPISODES)]),
+        "x": rng.normal(size=size),
+        "y": rng.normal(5.0, 2.0, size),
+        "action": rng.choice(["on", "off"], size),
+        "reward": rng.normal(size=size),
+    }
+    return {**found, **changes}
+
+
+def inspected(given: dict[str, Any], **config: Any) -> dict[str, Any]:
+    return inspect_table(load_rows(given, TableConfig(**config), keep_missing=True), "visits.csv")
+
+
+def test_figures_are_those_of_numpy():
+    given = table()
+    given["x"] = np.where(np.arange(len(given["x"])) % 5 == 0, np.nan, given["x"])
+    found = json.loads(json.dumps(inspected(given)))
+    assert (found["episodes"], found["decisions"]) == (EPISODES, EPISODES * (ROWS - 1))
+    assert found["variables"]["x"]["missing"] == pytest.approx(0.2)
+    assert found["variables"]["x"]["mean"] == pytest.approx(np.nanmean(given["x"]), rel=1e-5)
+    assert found["variables"]["y"]["quantiles"]["0.5"] == pytest.approx(np.median(given["y"]), rel=1e-5)
+    decided = np.arange(EPISODES * ROWS) % ROWS < ROWS - 1
+    taken = (given["action"] == "on") & decided
+    assert found["actions"]["on"]["count"] == taken.sum()
+    assert found["actions"]["on"]["before"]["y"] == pytest.approx(given["y"][taken].mean(), rel=1e-5)
+    assert found["intervals"]["mean"] == pytest.approx(np.diff(given["t"])[decided[:-1]].mean(), rel=1e-6)
+    assert found["rewards"]["mean"] == pytest.approx(given["reward"][decided].mean(), rel=1e-4)
+    assert found["warnings"] == []
+
+
+def test_warnings_of_a_statistician():
+    good = table()
+    size = len(good["x"])
+    length = np.repeat(np.random.default_rng(1).integers(3, ROWS + 1, EPISODES), ROWS)
+    kept = np.tile(np.arange(ROWS), EPISODES) < length
+    shifted = np.append(good["y"][1:], 0.0)
+    cases: list[tuple[dict[str, Any], str]] = [
+        (
+            {"action": np.where(good["x"] > 0.3, "on", "off")},
+            "Confounding by indication: 'on' is taken when x is higher",
+        ),
+        ({"action": np.where(good["x"] > 0.3, "on", good["action"])}, "'off' is never taken at x from"),
+        ({"action": np.full(size, "on")}, "The action is always 'on'"),
+        ({"action": np.repeat(["on", "off"] * (EPISODES // 2), ROWS)}, "The action never changes within an episode"),
+        ({"z": good["reward"] * 2 + 1}, "'z' determines the reward of the same decision"),
+        ({"z": shifted}, "'z' is the value that 'y' has one row later"),
+        ({name: column[kept] for name, column in {**good, "stay": length * 2.0}.items()}, "'stay' tells the length"),
+        ({name: column[: 5 * ROWS] for name, column in good.items()}, "5 episodes are few for 2 variables"),
+        (
+            {"x": np.where(np.arange(size) == 7, 1e30, good["x"])},
+            "Variable 'x': 1e30 (episode 0, observation 7, row 7 of",
+        ),
+    ]
+    for changes, expected in cases:
+        found = inspected({**good, **changes})["warnings"]
+        assert any(expected in text for text in found), (expected, found)
+
+
+def test_a_clock_change_is_noticed():
+    start = datetime.datetime(2024, 3, 1, 8)
+    days = np.tile(np.arange(ROWS), EPISODES)
+    moments = [
+        start + datetime.timedelta(days=int(day), hours=int(day >= 6 and i // ROWS % 5 == 0))
+        for i, day in enumerate(days)
+    ]
+    (said,) = inspected(table(t=moments))["warnings"]
+    assert said.startswith("12 intervals are an hour off whole days")
+    assert inspected(table(t=[start + datetime.timedelta(days=int(day)) for day in days]))["warnings"] == []
+
+
+def test_controls_that_never_vary():
+    found = inspected(table(a=np.full(EPISODES * ROWS, 2.0)), controls=("a",), ignore=("action",))
+    assert found["warnings"] == ["Never varied, so nothing can be learned about them: a."]
+
+
+def test_the_command_prints_and_draws(typed, tmp_path):
+    lines = ["who,when,hr [/min],drug,<b>sex</b>"]
+    rng = np.random.default_rng(0)
+    for episode in range(40):
+        for day in range(8):
+            hr = "" if rng.random() < 0.3 else f"{rng.normal(70, 5):.1f}"
+            lines.append(f"{episode},{day},{hr},{rng.choice(['A', 'B'])},{'MF'[episode % 2]}")
+    path = tmp_path / "visits.csv"
+    path.write_text("\n".join(lines))
+    words = ["inspect", str(path), "--episode", "who", "--time", "when", "--action", "drug"]
+    code, _, err = typed(*words)
+    assert code == 2
+    assert "column '<b>sex</b>': numbers are required, the column holds text such as 'M'" in err
+    words += ["--categorical", "<b>sex</b>"]
+    code, out, err = typed(*words, "--page", str(tmp_path / "page.html"))
+    assert code == 0, err
+    assert "visits.csv: 40 episodes with 280 decisions and 2 variables" in out
+    assert "No warnings." in out
+    page = (tmp_path / "page.html").read_text()
+    assert "hr [/min]" in page
+    assert "<b>sex" not in page
+    code, out, _ = typed(*words, "--json")
+    assert json.loads(out)["variables"]["hr [/min]"]["missing"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_file_that_kairode_wrote(typed, tmp_path):
+    kairode.write(tmp_path / "hiv.parquet", kairode.collect(kairode.make("hiv", max_decisions=10), episodes=60, seed=0))
+    code, out, err = typed("inspect", str(tmp_path / "hiv.parquet"))
+    assert code == 0, err
+    assert "60 episodes with 600 decisions and 6 variables" in out

@@ -1,0 +1,318 @@
+"""Tables of any kind as episodes: against values by hand, and every fault with its place."""
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+import kairode
+from kairode.config.tables import TableConfig
+from kairode.data.tables.load import load_rows, read_episodes
+from kairode.errors import KairodeError
+
+VISITS = """subject,when,V,E,drug,age,sex
+b,2024-01-03,5.5,1.0,RTI,40,F
+a,2024-01-01,4.0,2.0,none,31,M
+a,2024-01-10,4.75,2.5,,31,M
+a,2024-01-08,4.5,3.5,RTI,31,M
+b,2024-01-20,5.0,1.5,,40,F
+"""
+COLUMNS = {"episode": "subject", "time": "when", "action": "drug", "static": ["age"], "categorical": ["sex"]}
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    path = tmp_path / "visits.csv"
+    path.write_text(VISITS)
+    return path
+
+
+def columns(**changes: object) -> dict[str, object]:
+    """A small table: two episodes, of three and two rows."""
+    table = {
+        "episode": ["x", "x", "x", "y", "y"],
+        "t": [0.0, 1.5, 2.0, 0.0, 4.0],
+        "a": [1.0, 2.0, 3.0, 4.0, 5.0],
+        "action": ["on", "off", None, "on", None],
+        "reward": [1.0, 2.0, None, 3.0, None],
+    }
+    return {**table, **changes}
+
+
+def test_a_csv_file_by_hand(visits):
+    data = kairode.load_table(visits, **COLUMNS, reward="1000 * E - V")
+    assert [v.name for v in data.spec.observations] == ["V", "E", "age", "sex=M"]
+    assert data.spec.actions.names == ("RTI", "none")
+    assert (data.spec.name, data.spec.time_unit) == ("visits", "day")
+    assert data.length.tolist() == [1, 2]  # in the order of the file
+    np.testing.assert_array_equal(data.observation[1], [[4.0, 2.0, 31, 1], [4.5, 3.5, 31, 1], [4.75, 2.5, 31, 1]])
+    np.testing.assert_array_equal(data.interval, [[17, 0], [7, 2]])
+    np.testing.assert_array_equal(data.action, [[0, 0], [1, 0]])
+    np.testing.assert_allclose(data.reward, [[1495.0, 0.0], [3495.5, 2495.25]])
+    assert data.truncated.all()
+    assert "Rows were sorted by episode and time." in data.spec.notes
+    assert "'sex' was encoded as sex=M." in data.spec.notes
+
+
+def test_every_source_gives_the_same(visits, tmp_path):
+    table = pacsv.read_csv(visits)
+    pq.write_table(table, tmp_path / "visits.parquet")
+    (tmp_path / "visits.tsv").write_text(VISITS.replace(",", "\t"))
+    (tmp_path / "semicolons.csv").write_text(VISITS.replace(",", ";"))
+    with pa.CompressedOutputStream(str(tmp_path / "visits.csv.gz"), "gzip") as file:
+        file.write(VISITS.encode())
+
+    class Frame:
+        """What pandas and polars offer."""
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return table.__arrow_c_stream__(requested_schema)
+
+    sources = [table, Frame(), table.to_pydict()]
+    sources += [tmp_path / f"visits.{kind}" for kind in ("parquet", "tsv", "csv.gz")]
+    expected = kairode.load_table(visits, **COLUMNS)
+    for source in [*sources, tmp_path / "semicolons.csv"]:
+        found = kairode.load_table(source, **COLUMNS)
+        for name in ("observation", "action", "interval", "reward", "length"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_what_was_loaded_is_written_and_read(visits, tmp_path):
+    data = kairode.load_table(visits, **COLUMNS)
+    kairode.write(tmp_path / "again.parquet", data)
+    found = kairode.read(tmp_path / "again.parquet")
+    assert found.spec == data.spec
+    assert found.spec.notes == data.spec.notes
+    np.testing.assert_array_equal(found.observation, data.observation)
+
+
+@pytest.mark.parametrize(
+    ("when", "unit", "expected"),
+    [
+        ([0, 36, 48, 0, 96], None, [36, 12]),
+        ([datetime.date(2024, 1, d) for d in (1, 3, 4, 1, 9)], None, [2, 1]),
+        ([datetime.datetime(2024, 1, 1, h) for h in (0, 12, 18, 1, 9)], "hour", [12, 6]),
+        ([datetime.datetime(2024, 1, 1, h, tzinfo=datetime.UTC) for h in (0, 12, 18, 1, 9)], None, [0.5, 0.25]),
+        (
+            ["2024-01-01 00:00", "2024-01-01 12:00", "2024-01-02 00:00", "2024-02-01 00:00", "2024-02-08 00:00"],
+            None,
+            [0.5, 0.5],
+        ),
+        (["2024-01-01", "2024-01-15", "2024-01-22", "2024-02-01", "2024-02-08"], "week", [2, 1]),
+        ([datetime.timedelta(minutes=m) for m in (0, 30, 45, 0, 60)], "minute", [30, 15]),
+    ],
+)
+def test_times(when, unit, expected):
+    data = kairode.load_table(columns(t=when), time_unit=unit)
+    np.testing.assert_allclose(data.interval[0], expected)
+
+
+def test_actions_as_numbers_combinations_and_controls():
+    data = kairode.load_table(columns(action=[10, 2, None, 10, None]))
+    assert data.spec.actions.names == ("2", "10")
+    np.testing.assert_array_equal(data.action, [[1, 0], [1, 0]])
+    data = kairode.load_table(columns(dose=[1.0, 2.0, None, 1.0, None]), action=["action", "dose"])
+    assert data.spec.actions.names == ("action=off, dose=2", "action=on, dose=1")
+    data = kairode.load_table(columns(action=[0.5, -1.0, None, 0.25, None]), controls="action")
+    assert (data.spec.actions.low, data.spec.actions.high) == ((-1.0,), (0.5,))
+    np.testing.assert_allclose(data.action[0, :, 0], [0.5, -1.0])
+
+
+def test_rare_combinations_are_reported():
+    rng = np.random.default_rng(0)
+    rows = 1000
+    first = np.where(np.arange(rows) == 5, "rare", "usual")
+    table = {
+        "episode": np.repeat(np.arange(100), 10),
+        "t": np.tile(np.arange(10.0), 100),
+        "x": rng.normal(size=rows),
+        "a": first,
+        "b": rng.integers(0, 2, rows),
+    }
+    data = kairode.load_table(table, action=["a", "b"])
+    assert any("Rare combinations of actions (rows): a=rare, b=" in note for note in data.spec.notes)
+
+
+def test_rewards_as_a_function_at_the_end_or_not_at_all():
+    data = kairode.load_table(columns(), reward=lambda before, after, tau: (after["a"] - before["a"]) / tau)
+    np.testing.assert_allclose(data.reward, [[1 / 1.5, 2.0], [0.25, 0.0]])
+    data = kairode.load_table(columns(reward=[None, 1.0, 2.0, None, 3.0]), reward_row="end")
+    np.testing.assert_allclose(data.reward, [[1.0, 2.0], [3.0, 0.0]])
+    data = kairode.load_table(columns(reward=[1.0, 2.0, 5.0, 3.0, 0.0]))
+    np.testing.assert_allclose(data.reward, [[1.0, 2.0], [3.0, 0.0]])
+    assert any("1 rewards in the last row" in note for note in data.spec.notes)
+    without = {name: column for name, column in columns().items() if name != "reward"}
+    assert "There is no reward column: all rewards are 0." in kairode.load_table(without).spec.notes
+
+
+def test_ends():
+    died = kairode.load_table(columns(died=["no", "no", "yes", "no", "no"]), terminal="died")
+    assert died.terminated.tolist() == [True, False]
+    assert died.truncated.tolist() == [False, True]
+
+
+def test_missing_values_are_carried_forward():
+    given = columns(a=[None, 2.0, None, 4.0, None], kind=["u", None, "v", None, "v"])
+    data = kairode.load_table(given, categorical="kind", missing="carry")
+    np.testing.assert_allclose(data.observation[0, :, 0], [3.0, 2.0, 2.0])  # the median before the first
+    np.testing.assert_allclose(data.observation[1, :2, 0], [4.0, 4.0])
+    np.testing.assert_allclose(data.observation[0, :, 1], [0, 0, 1])
+    np.testing.assert_allclose(data.observation[1, :2, 1], [1, 1])
+    assert any(note.startswith("5 missing values (50.0%) were filled") for note in data.spec.notes)
+    kept, _ = load_rows(given, TableConfig(categorical=("kind",)), keep_missing=True)
+    assert np.isnan(np.asarray(kept.observation)[0]).sum() == 3
+
+
+def test_static_values_are_repeated_along_the_episode():
+    data = kairode.load_table(columns(age=[None, 40, None, 50, None]), static="age")
+    np.testing.assert_allclose(data.observation[0, :, 1], 40)
+    np.testing.assert_allclose(data.observation[1, :2, 1], 50)
+
+
+def test_rows_of_the_same_time_are_merged():
+    given = columns(t=[0.0, 1.0, 1.0, 0.0, 4.0], a=[1.0, 2.0, 4.0, 4.0, 5.0], reward=[1.0, 2.0, 4.0, 3.0, None])
+    data, rows = load_rows(given, TableConfig(same_time="merge"))
+    np.testing.assert_allclose(data.observation[0, :, 0], [1.0, 3.0])
+    assert rows.tolist() == [0, 1, 3, 4]
+    assert "1 rows were merged with another of the same episode and time." in data.spec.notes
+
+
+def test_episodes_of_one_row_are_dropped():
+    data, rows = load_rows(
+        columns(episode=["x", "x", "x", "y", "z"], action=["on", "off", None, None, None]), TableConfig()
+    )
+    assert len(data) == 1
+    assert rows.tolist() == [0, 1, 2]
+    assert "2 episodes with a single row were dropped: they have no decision." in data.spec.notes
+    with pytest.raises(KairodeError, match="every episode has a single row"):
+        kairode.load_table(columns(episode=list("abcde")))
+
+
+def test_all_faults_are_named_in_one_pass(visits):
+    text = VISITS.replace("4.5,3.5", "4.5,").replace("5.0,1.5", "high,1.5").replace("40,F\n", "41,F\n", 1)
+    visits.write_text(text)
+    with pytest.raises(KairodeError) as found:
+        kairode.load_table(visits, episode="subject", time="when", action="drug", static=["age"])
+    said = str(found.value).splitlines()
+    assert said[0] == f"{visits}: 4 faults (rows are counted from 0):"
+    assert said[1].startswith("- row 4 (line 6), column 'V': 'high' is not a number")
+    assert said[2].startswith("- column 'sex': numbers are required, the column holds text such as 'F'")
+    assert said[3].startswith("- row 4 (line 6), column 'age': a static column must not change")
+    assert said[4].startswith("- row 3 (line 5), column 'E': 1 of 5 values (20.0%) are missing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "complaint"),
+    [
+        ({"t": [0.0, 1.0, 1.0, 0.0, 4.0]}, {}, "row 2, column 't': the row has the same time as another"),
+        ({"t": [0.0, None, 1.0, 0.0, 4.0]}, {}, "row 1, column 't': the time is missing"),
+        ({"t": ["a", "b", "c", "d", "e"]}, {}, "row 0, column 't': 'a' is not a time"),
+        ({"t": [0.0, np.inf, 1.0, 0.0, 4.0]}, {}, "row 1, column 't': the number is infinite"),
+        ({"t": [0.0, 1e-300, 2e-300, 0.0, 4.0]}, {}, "too short for single precision"),
+        ({"episode": ["x", None, "x", "y", "y"]}, {}, "row 1, column 'episode': the episode is missing"),
+        ({"a": [1.0, np.inf, 3.0, 4.0, 5.0]}, {}, "row 1, column 'a': the number is infinite"),
+        ({"a": [1.0, 1e300, 3.0, 4.0, 5.0]}, {}, "row 1, column 'a': 1e\\+300 exceeds single precision"),
+        ({"a": [None] * 5}, {}, "column 'a': all cells are empty"),
+        ({"a": [datetime.date(2024, 1, 1)] * 5}, {}, "column 'a': dates are not observations"),
+        ({"a": [[1.0]] * 5}, {}, "column 'a': numbers are required, the column holds list"),
+        ({"action": ["on", None, None, "on", None]}, {}, "row 1, column 'action': the action is missing"),
+        ({"action": [None] * 5}, {}, "column 'action': there is no action in it"),
+        ({"action": [0.1] * 5}, {"controls": "action", "ignore": "a"}, "no column is left that is an observation"),
+        ({"reward": [1.0, None, None, 1.0, None]}, {}, "row 1, column 'reward': the reward of the decision"),
+        ({"t2": [1.0] * 5}, {"time": "t2"}, "column 't': an observation cannot have this name"),
+        ({"end": [True, False, False, False, True]}, {"terminal": "end"}, "row 0, column 'end': true before the last"),
+        ({"end": ["?"] * 5}, {"terminal": "end"}, "row 0, column 'end': '\\?' is neither true nor false"),
+        ({"c": [str(i) for i in range(5)]}, {"categorical": "d"}, "column 'd': there is no such column"),
+        ({}, {"reward": "log(b)"}, "unknown names: b"),
+        ({}, {"reward": "log(a - 2)"}, "column 'log\\(a - 2\\)': the reward of the decision in this row is missing"),
+        ({}, {"reward": lambda before, after, tau: before["nope"]}, "the reward function failed"),
+        ({}, {"static": "t"}, "the column 't' cannot be time and static"),
+        ({}, {"discount": 2.0}, "discount must lie in"),
+        ({}, {"actoin": "a"}, "unknown option 'actoin' of kairode.load_table"),
+        (
+            {"t": [datetime.date(2024, 1, d) for d in (1, 3, 4, 1, 9)]},
+            {"time_unit": "year"},
+            "converted to the unit 'year'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(changes, options, complaint):
+    with pytest.raises(KairodeError, match=complaint):
+        kairode.load_table(columns(**changes), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("none.csv", None, "no such file"),
+        ("empty.csv", b"", "is empty"),
+        ("head.csv", b"episode,t,a,action\n", "no rows"),
+        ("twice.csv", b"t,t\n1,2\n", "'t' occur twice"),
+        ("ragged.csv", b"a,b\n1\n1,2,3\n", "is not a valid CSV file.*Row #2"),
+        ("latin.csv", "a,b\n1,\xe9\n".encode("latin-1"), "is not a valid CSV file|no such column"),
+        ("odd.xlsx", b"PK", "a table is a file that ends in"),
+        ("text.parquet", b"a,b\n", "is not a valid Parquet file"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, name, content, complaint):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(KairodeError, match=complaint):
+        kairode.load_table(path)
+
+
+@pytest.mark.parametrize("source", [3, [1, 2], None, {"a": object()}, object()])
+def test_what_is_no_table(source):
+    with pytest.raises(KairodeError, match="table"):
+        kairode.load_table(source)
+
+
+def test_files_of_kairode_describe_themselves(tmp_path, visits):
+    data = kairode.collect(kairode.make("hiv", max_decisions=5), episodes=3, seed=0)
+    kairode.write(tmp_path / "hiv.parquet", data)
+    found, rows = read_episodes(tmp_path / "hiv.parquet")
+    assert found.spec == data.spec
+    assert len(rows) == data.decisions + 3
+    options = TableConfig(episode="subject", time="when", action=("drug",), categorical=("sex",))
+    assert len(read_episodes(visits, options).data) == 2
+
+
+def test_the_command_fits_a_csv_file(typed, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = ["subject,when,hr [/min],drug,sex"]
+    for episode in range(12):
+        for day in np.cumsum(rng.integers(1, 5, 8)):
+            lines.append(f"s{episode},{day},{rng.normal(70, 5):.1f},{rng.choice(['A', 'B'])},{'MF'[episode % 2]}")
+    path = tmp_path / "visits.csv"
+    path.write_text("\n".join(lines))
+    words = ["fit", str(path), "--model", "rnn", "--iterations", "2", "--latent-size", "2", "--timer", "none"]
+    words += [
+        "--episode",
+        "subject",
+        "--time",
+        "when",
+        "--time-unit",
+        "day",
+        "--action",
+        "drug",
+        "--categorical",
+        "sex",
+    ]
+    code, out, err = typed(*words, "--out", str(tmp_path / "run"))
+    assert code == 0, err
+    assert "Observations in" in out
+    assert "hr [/min], sex=M" in out
+    assert "'sex' was encoded as sex=M." in out
+    code, _, err = typed("report", str(tmp_path / "run"))
+    assert code == 2
+    code, out, err = typed(*words, "--out", str(tmp_path / "run"))
+    assert code == 0, "a finished fit is found again"
+    code, _, err = typed("fit", str(path), "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert "there is no such column; set episode=.. to one of subject, when" in err
+    assert not (tmp_path / "other" / "manifest.json").exists()
