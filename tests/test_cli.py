@@ -93,7 +93,7 @@ def test_missing_arguments_and_help(typed) -> None:
         (("run", "gridworld", "--schedule"), "--schedule"),
         (("dyna", "hiv", "--rounds"), "--rounds"),
         (("schedule",), "RUN|ENV"),
-        (("fit",), "error: ENV|FILE.parquet is missing"),
+        (("fit",), "error: ENV|TABLE is missing"),
         (("run", "gridworld", "--model", "free"), "here --model-free-episodes trains a policy without a model"),
         (("run", "gridworld", "--seeds", "2"), "run once per seed (--seed 0, --seed 1)"),
         (("run", "--seeds=2"), "run once per seed (--seed 0, --seed 1)"),
@@ -124,7 +124,7 @@ def test_every_command_has_help(typed, name: str) -> None:
     ("name", "start"),
     [
         ("run", "[ENV] [-h] [OPTIONS]"),
-        ("fit", "ENV|FILE.parquet [-h] [OPTIONS]"),
+        ("fit", "ENV|TABLE [-h] [OPTIONS]"),
         ("dyna", "[ENV] [-h] [OPTIONS]"),
         ("reproduce", "[-h] [OPTIONS] [TABLE|FIGURE|all]"),
     ],

@@ -38,6 +38,8 @@ def hold_file(path: Path, *, soft: bool = False) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(filelock.Timeout):
             lock.acquire()
+    except FileExistsError as error:
+        raise KairodeError(f"{path.parent} is not a folder: choose another name.") from error
     except (OSError, NotImplementedError, ValueError) as error:  # a null character in the name
         reason = getattr(error, "strerror", None) or error
         raise KairodeError(
@@ -94,9 +96,21 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
+def _runs(pid: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(pid, 0) if os.name == "posix" else None
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
 def _busy(folder: Path) -> str:
     who = "another process"
     with contextlib.suppress(KairodeError, KeyError, TypeError, OSError):
         owner = load_json(folder / OWNER)
-        who += f" (pid {owner['pid']} on {owner['host']}, since {owner['since']})"
+        if owner["host"] != socket.gethostname() or _runs(owner["pid"]):  # not a former one that was killed
+            who += f" (pid {owner['pid']} on {owner['host']}, since {owner['since']})"
     return f"{folder} is being written by {who}: wait for it, or choose another folder."

@@ -8,7 +8,8 @@ import pytest
 
 import kairode
 from kairode.config.training import TrainingConfig
-from kairode.models.dynamics import LIMIT, Scale
+from kairode.data.normalize import ROBUST_LIMIT
+from kairode.models.dynamics import Scale
 from kairode.models.predict import Episodes
 from kairode.training.batches import _shuffled, batch_numbers, split_chunks
 from kairode.training.sources import LONG, LONG_CHUNK, cut_long
@@ -50,7 +51,7 @@ def test_a_robust_scale_ignores_outliers():
     x[:, 1] = np.where(np.arange(10_000) % 10 == 0, x[:, 1], 7.0)  # its interquartile range is 0
     x[:, 2] = 5.0
     plain = Scale.robust(x)
-    assert plain.limit == LIMIT
+    assert plain.limit == ROBUST_LIMIT
     np.testing.assert_allclose(plain.mean[0], 3.0, atol=0.1)
     np.testing.assert_allclose(plain.std[0], 2.0, rtol=0.05)
     assert plain.std[1] > 0.1
@@ -59,7 +60,7 @@ def test_a_robust_scale_ignores_outliers():
     spoilt = Scale.robust(x)
     np.testing.assert_allclose(spoilt.mean, plain.mean, rtol=1e-3)
     np.testing.assert_allclose(spoilt.std, plain.std, rtol=0.05)
-    assert np.abs(spoilt.apply(x)).max() == LIMIT
+    assert np.abs(spoilt.apply(x)).max() == ROBUST_LIMIT
     np.testing.assert_allclose(spoilt.undo(spoilt.apply(x[20:30])), x[20:30], rtol=1e-5)
 
 

@@ -96,7 +96,7 @@ def fit(
             f"{type(valid).__name__}."
         )
     if len(data) < 2 and valid is None:
-        raise KairodeError("a single episode cannot be split: pass validation episodes too.")
+        raise KairodeError("a single episode cannot be split: pass validation episodes too, or cut it into several.")
     found = check_data(data, robust=bool(options.get("robust_scale")))
     if valid is None:
         validation = np.arange(len(data)) % 10 == min(9, len(data) - 1)
@@ -216,7 +216,11 @@ def _with_warnings(parts: Sequence[Any], about: Sequence[str]) -> Splits:
 def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
     """Numbers of training, validation (a tenth) and test episodes (a tenth) of a file."""
     if episodes < 3:
-        raise KairodeError(f"{source} has {episodes} episodes: at least 3 are needed for training and test.")
+        count = f"{episodes} episode{'s' * (episodes != 1)}"
+        raise KairodeError(
+            f"{source} has {count}: at least 3 are needed for training, validation and test. Cut a long record into "
+            "several episodes."
+        )
     validation = max(1, round(episodes / 10))
     return episodes - 2 * validation, validation, validation
 

@@ -211,7 +211,15 @@ def open_table(path: str | Path) -> tuple[pa.Table, dict[bytes, bytes]]:
             raise
         except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise _damaged_column(path, file) or not_readable(path, error) from error
-        return table, file.metadata.metadata or {}
+        return _without_views(table), file.metadata.metadata or {}
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """With texts as plain strings: not every function of Arrow takes string views."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
+    return table
 
 
 def _damaged_column(path: str | Path, file: pq.ParquetFile) -> KairodeError | None:
@@ -318,7 +326,9 @@ class Check:
 
     def no_gaps(self, columns: list[str]) -> None:
         for column in columns:
-            self.refuse(self.nulls(column), column, "the value is missing")
+            self.refuse(
+                self.nulls(column), column, "the value is missing: fill it, or load the table with kairode.load_table"
+            )
 
     def numbers(self, column: str, last: np.ndarray | None = None) -> np.ndarray:
         """Finite numbers; with `last`, cells must be empty exactly in the last rows and are returned as 0."""
