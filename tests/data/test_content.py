@@ -110,3 +110,24 @@ def test_dataclass_replace_changes_the_digest(data):
 
     other = dataclasses.replace(data, terminated=~np.asarray(data.terminated), truncated=~np.asarray(data.truncated))
     assert digest_of(_table(data, 0)) != digest_of(_table(other, 0))
+
+
+def test_metadata_that_a_changed_bit_hides(tmp_path, data):
+    path = tmp_path / "visits.parquet"
+    kairode.write(path, data)
+    raw = bytearray(path.read_bytes())
+    hidden = 0
+    for place in range(raw.find(DIGEST_KEY) - 8, raw.find(DIGEST_KEY)):
+        for bit in range(8):
+            changed = raw.copy()
+            changed[place] ^= 1 << bit
+            path.write_bytes(changed)
+            try:
+                file = pq.ParquetFile(path)
+            except (pa.ArrowException, OSError):
+                continue
+            if DIGEST_KEY not in (file.metadata.metadata or {}):
+                hidden += 1
+                with pytest.raises(KairodeError, match="its metadata cannot be read"):
+                    kairode.read(path)
+    assert hidden

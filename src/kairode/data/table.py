@@ -9,6 +9,7 @@ inferred from the columns.
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -249,6 +250,8 @@ def open_file(path: str | Path, *, streamed: bool = False) -> pq.ParquetFile:
     with reading(path):
         file = pq.ParquetFile(_source(path), pre_buffer=False)  # it would keep all that was read
         names = file.schema_arrow.names
+        if DIGEST_KEY not in (file.metadata.metadata or {}) and DIGEST_KEY in _footer(path):
+            raise KairodeError(f"{path} is damaged: its metadata cannot be read. Restore it.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise KairodeError(f"{path}: the column '{twice}' occurs twice.")
@@ -266,6 +269,15 @@ def open_file(path: str | Path, *, streamed: bool = False) -> pq.ParquetFile:
             "fit with --stream (kairode.stream in Python)",
         )
     return file
+
+
+def _footer(path: Path) -> bytes:
+    """The bytes of the description at the end of a Parquet file: of damaged ones, parts may not be parsed."""
+    with open(path, "rb") as file:
+        file.seek(-8, os.SEEK_END)
+        size = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - min(size, path.stat().st_size - 8), os.SEEK_END)
+        return file.read(min(size, MOST_METADATA))
 
 
 def _source(path: Path) -> Any:

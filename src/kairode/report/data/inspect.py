@@ -115,6 +115,7 @@ def _bars(axes: Axes, shares: dict[str, float], name: str) -> None:
     axes.barh([label(one) for one in shares], [*shares.values()], color=LINE, alpha=0.7)
     axes.invert_yaxis()
     axes.tick_params(axis="y", labelsize=7)
+    axes.set_xlim(0, max(1.0, 1.05 * max(shares.values(), default=0.0)))
     axes.set_xlabel(name)
     axes.spines[["top", "right"]].set_visible(False)
 
