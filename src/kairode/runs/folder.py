@@ -280,7 +280,7 @@ def _read_manifest(folder: Path, kind: str) -> Manifest | None:
             f"{path} was written by a newer version of kairode ({found.get('kairode')}): update kairode, or choose "
             "another folder with --out."
         )
-    if isinstance(found, dict) and JSON_DIGEST in found:  # older versions wrote none
+    if isinstance(found, dict) and {JSON_DIGEST, "others"} & found.keys():  # older versions wrote neither
         if not has_digest(found):
             raise KairodeError(f"{path} was changed after it was written (its digest differs): {_advice(folder)}")
         del found[JSON_DIGEST]
