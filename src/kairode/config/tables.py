@@ -58,10 +58,15 @@ class TableConfig:
         for name, values in (("missing", ("refuse", "carry")), ("same_time", ("refuse", "merge"))):
             _one_of(name, getattr(self, name), values)
         _one_of("reward_row", self.reward_row, ("decision", "end"))
-        if not 0 <= self.discount <= 1:
+        for name in ("episode", "time"):
+            if not isinstance(getattr(self, name), str):
+                raise KairodeError(f"{name} must be the name of a column, got {getattr(self, name)!r}.")
+        if not (isinstance(self.discount, int | float) and 0 <= self.discount <= 1):
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount}.")
         if not (self.action or self.controls):
             raise KairodeError("action needs at least one column.")
+        if self.controls and self.action not in ((), ("action",)):
+            raise KairodeError("give either action or controls: discrete and continuous actions cannot be combined.")
         roles: dict[str, str] = {}
         for role, columns in self.roles.items():
             for column in columns:

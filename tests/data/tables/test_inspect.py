@@ -121,6 +121,29 @@ def test_the_command_prints_and_draws(typed, tmp_path):
     assert json.loads(out)["variables"]["hr [/min]"]["missing"] == pytest.approx(0.3, abs=0.1)
 
 
+def test_small_tables_and_rewards_of_missing_values(typed, tmp_path):
+    path = tmp_path / "pumps.csv"
+    path.write_text("pump,when,pressure,mode\na,0,3,low\na,3,,high\na,4,3.9,low\nb,0,2.2,high\nb,7,2.9,high\n")
+    words = [
+        "inspect",
+        str(path),
+        "--episode",
+        "pump",
+        "--time",
+        "when",
+        "--action",
+        "mode",
+        "--reward",
+        "1 * pressure",
+    ]
+    code, out, err = typed(*words)
+    assert code == 0, err
+    assert "1 rewards are missing, and counted as 0." in out
+    code, out, err = typed(*words, "--missing", "carry")
+    assert code == 0, err
+    assert "Rewards were computed from filled values" in out
+
+
 def test_a_file_that_kairode_wrote(typed, tmp_path):
     kairode.write(tmp_path / "hiv.parquet", kairode.collect(kairode.make("hiv", max_decisions=10), episodes=60, seed=0))
     code, out, err = typed("inspect", str(tmp_path / "hiv.parquet"))

@@ -134,7 +134,7 @@ def test_rare_combinations_are_reported():
         "b": rng.integers(0, 2, rows),
     }
     data = kairode.load_table(table, action=["a", "b"])
-    assert any("Rare combinations of actions (rows): a=rare, b=" in note for note in data.spec.notes)
+    assert any("Rare combinations of actions (decisions): a=rare, b=" in note for note in data.spec.notes)
 
 
 def test_rewards_as_a_function_at_the_end_or_not_at_all():
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_named_with_its_place(changes, options, complaint):
         ("head.csv", b"episode,t,a,action\n", "no rows"),
         ("twice.csv", b"t,t\n1,2\n", "'t' occur twice"),
         ("ragged.csv", b"a,b\n1\n1,2,3\n", "is not a valid CSV file.*Row #2"),
-        ("latin.csv", "a,b\n1,\xe9\n".encode("latin-1"), "is not a valid CSV file|no such column"),
+        ("latin.csv", "a,b\n1,\xe9\n".encode("latin-1"), "column 'b': the text is not UTF-8. Save the file as UTF-8"),
         ("odd.xlsx", b"PK", "a table is a file that ends in"),
         ("text.parquet", b"a,b\n", "is not a valid Parquet file"),
     ],
@@ -314,5 +314,139 @@ def test_the_command_fits_a_csv_file(typed, tmp_path):
     assert code == 0, "a finished fit is found again"
     code, _, err = typed("fit", str(path), "--out", str(tmp_path / "other"))
     assert code == 2
-    assert "there is no such column; set episode=.. to one of subject, when" in err
+    assert "there is no such column; set episode to one of subject, when" in err
     assert not (tmp_path / "other" / "manifest.json").exists()
+
+
+def rows_of(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return path
+
+
+def test_names_in_csv_files_are_texts(tmp_path):
+    ids = "episode,t,a,action\n007,0,1,01\n007,1,2,1\n7,0,3,10\n7,6,4,None\n7,7,4,NA\n"
+    data = kairode.load_table(rows_of(tmp_path, ids))
+    assert data.length.tolist() == [1, 2]
+    assert data.spec.actions.names == ("01", "10", "None")
+    large = "episode,t,a,action\n12345678901234567890,0,1,x\n12345678901234567891,0,2,x\n"
+    with pytest.raises(KairodeError, match="every episode has a single row"):
+        kairode.load_table(rows_of(tmp_path, large))
+    regions = "episode,t,a,action,c\nx,0,1,y,EU\nx,1,2,y,NA\nx,2,2,y,\n"
+    data = kairode.load_table(rows_of(tmp_path, regions), categorical="c", missing="carry")
+    np.testing.assert_allclose(data.observation[0, :, 1], [0, 1, 1])  # EU, NA, carried
+
+
+def test_space_around_names_is_not_a_part_of_them(tmp_path):
+    data = kairode.load_table(rows_of(tmp_path, "episode, t, a, action\nx ,0,1,y\nx,1,2, y\nx,2,2,y \n"))
+    assert data.length.tolist() == [2]
+    assert data.spec.actions.names == ("y",)
+    data = kairode.load_table(columns(action=[-0.0, 0.0, 1.0, 0.0, None]))
+    assert data.spec.actions.names == ("0",)
+
+
+def test_actions_are_those_of_decisions():
+    data = kairode.load_table(columns(action=["on", "off", "END", "on", "END"]))
+    assert data.spec.actions.names == ("off", "on")
+    np.testing.assert_array_equal(data.action, [[1, 0], [1, 0]])
+    assert "Actions that no decision takes are left out: END." in data.spec.notes
+    data = kairode.load_table(columns(action=[0.1, 0.2, 99.0, 0.1, -50.0]), controls="action")
+    np.testing.assert_allclose((data.spec.actions.low, data.spec.actions.high), ((0.1,), (0.2,)))
+    data = kairode.load_table(columns(action=np.array([0.1, 0.2, 0.1, 0.1, 0.2], np.float32)))
+    assert data.spec.actions.names == ("0.1", "0.2")
+
+
+def test_missing_values_in_a_reward_are_not_taken_for_true():
+    options = {"reward": "where(E > 2, 1, -1)", "ignore": ["E"]}
+    with pytest.raises(KairodeError, match=r"row 0, .* the reward of the decision .* \(and 1 more row\)"):
+        kairode.load_table(columns(E=[1.0, None, 3.0, None, None]), **options)
+    data = kairode.load_table(columns(E=[1.0, 1.0, 3.0, None, 9.0]), **options)
+    np.testing.assert_array_equal(data.reward, [[-1, 1], [1, 0]])
+
+
+def test_ignored_columns_have_no_role():
+    data = kairode.load_table(columns(terminated=[0, 0, 1, 0, 0]), ignore=["reward", "terminated"])
+    assert not data.reward.any()
+    assert not data.terminated.any()
+
+
+def test_a_reward_function_sees_decisions_alone():
+    seen = {}
+
+    def reward(before, after, tau):
+        seen.update(before=before["a"], after=after["a"], tau=tau)
+        return tau
+
+    kairode.load_table(columns(), reward=reward)
+    np.testing.assert_array_equal(seen["before"], [1, 2, 4])
+    np.testing.assert_array_equal(seen["after"], [2, 3, 5])
+    np.testing.assert_array_equal(seen["tau"], [1.5, 0.5, 4.0])
+
+
+def test_static_values_are_compared_before_rows_are_merged():
+    same = {
+        "episode": list("xxxxyy"),
+        "t": [0.0, 1.0, 1.0, 1.0, 0.0, 4.0],
+        "a": np.arange(6.0) % 4,
+        "action": ["on"] * 6,
+    }
+    data = kairode.load_table({**same, "age": [0.1, 0.1, 0.1, 0.1, 5, 5]}, static="age", same_time="merge")
+    np.testing.assert_allclose(data.observation[0, :, 1], 0.1)
+    with pytest.raises(KairodeError, match="row 2, column 'age': a static column must not change"):
+        kairode.load_table({**same, "age": [30.0, 30.0, 40.0, 30.0, 5, 5]}, static="age", same_time="merge")
+    with pytest.raises(KairodeError, match="row 0, column 'dead': true before the last row"):
+        kairode.load_table({**same, "dead": [1, 0, 0, 0, 0, 0]}, terminal="dead", same_time="merge")
+    ended = kairode.load_table({**same, "dead": [0, 0, 1, 0, 0, 0]}, terminal="dead", same_time="merge")
+    assert ended.terminated.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "complaint"),
+    [
+        ({"a": ["1", "2", "inf", "4", "1e400"]}, {}, "row 2, column 'a': the number is infinite"),
+        ({"a": ["1", "2", "1e39", "4", "5"]}, {}, "row 2, column 'a': 1e\\+39 exceeds single precision"),
+        ({"a": ["1", "2", "1_000", "4", "5"]}, {}, "row 2, column 'a': '1_000' is not a number"),
+        ({"a": ["1,5", "2,5", "3,5", "4,5", "5,5"]}, {}, "write decimals with a point"),
+        ({"a": [""] * 5}, {}, "column 'a': all cells are empty"),
+        ({}, {"reward": "a * 1e30 * 1e30"}, "row 0, column 'a \\* 1e30 \\* 1e30': the reward of the decision"),
+        ({"t": [20240131, 20240201, 20240202, 20240101, 20240102]}, {}, "look like dates such as 20240131"),
+        ({"t": [datetime.time(h) for h in range(5)]}, {}, "times of day without a date"),
+        ({"d": [1.0] * 5}, {"action": "d", "controls": "a"}, "either action or controls"),
+        ({"": [1.0] * 5}, {}, "column 5 has no name"),
+        (
+            {"c": [1.0, 2.0, 3.0, 4.0, None], "d": [1.0, None, 3.0, 4.0, 5.0]},
+            {"controls": ["c", "d"], "ignore": "action"},
+            "row 1, column 'd': the action is missing",
+        ),
+        (
+            {"action": [np.inf, 1.0, 2.0, 1.0, 2.0], "a": [[1]] * 5},
+            {"categorical": "a"},
+            "names or numbers are required",
+        ),
+        ({}, {"reward": "a", "static": "a"}, "column 'a': it is not an observation, so it cannot be static"),
+        ({}, {"reward": "-" * 1900 + "a"}, "the expression"),
+        ({}, {"reward": "a" + "+a" * 990}, "nested more than"),
+        ({}, {"reward": "a*1" + "0" * 400}, "a number is too large"),
+        ({}, {"reward": "1 * a", "reward_row": "end"}, "reward_row says where"),
+        ({"tau": [1.0] * 5}, {"reward": "tau * 2"}, "tau is the interval"),
+        ({}, {"reward": lambda before, after, tau: 1 / 0}, "the reward function failed"),
+        ({}, {"static": None}, "static must be a column or a list of columns"),
+        ({"end": ["1"] * 5}, {"terminal": "end"}, "it must be true in the last row alone"),
+    ],
+)
+def test_more_that_is_wrong(changes, options, complaint):
+    with pytest.raises(KairodeError, match=complaint):
+        kairode.load_table(columns(**changes), **options)
+
+
+def test_row_numbers_are_no_observation(tmp_path):
+    lines = ["index,episode,t,a,action"] + [f"{i},{i // 4},{i % 4},{i * i % 7},x" for i in range(12)]
+    with pytest.raises(KairodeError, match="column 'index': it holds the numbers of the rows"):
+        kairode.load_table(rows_of(tmp_path, "\n".join(lines)))
+
+
+def test_lines_are_named_where_they_are_those_of_the_rows(tmp_path):
+    with pytest.raises(KairodeError, match=r"row 2 \(line 4\), column 'a': 'oops' is not a number"):
+        kairode.load_table(rows_of(tmp_path, "episode,t,a,action\nx,0,1,y\nx,1,2,y\nx,2,oops,y\nx,3,4,y\n"))
+    with pytest.raises(KairodeError, match=r"row 2, column 'a': 'oops' is not a number"):
+        kairode.load_table(rows_of(tmp_path, "episode,t,a,action\nx,0,1,y\n\n\nx,1,2,y\nx,2,oops,y\nx,3,4,y\n"))

@@ -1,5 +1,7 @@
 """Columns of a table as arrays, with the faults of their cells."""
 
+import math
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +13,11 @@ from kairode.data.tables.faults import Faults
 
 MOSTLY = 0.5
 """Fraction of the cells of a text column that are numbers, from which on it is taken for a column of numbers."""
+NOTHING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", ".", "#N/A"}
+"""Texts that stand for an empty cell in a column of numbers."""
+EMPTY_COLUMN = "all cells are empty: add it to ignore"
+FLAGS = {"true": 1.0, "yes": 1.0, "y": 1.0, "t": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "n": 0.0, "f": 0.0, "0": 0.0}
+FLAGS[""] = 0.0
 MISSING = -1
 """Code of a missing category."""
 
@@ -55,17 +62,19 @@ def numbers(column: pa.ChunkedArray, name: str, faults: Faults, advice: str = ""
     """
     column = plain(column)
     if is_text(column.type):
-        return _parsed(column, name, faults, advice)
-    if not is_number(column.type):
+        values = _parsed(column, name, faults, advice)
+    elif is_number(column.type):
+        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    else:
         faults.add(name, f"numbers are required, the column holds {column.type}{advice}")
         return np.full(len(column), np.nan)
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
     faults.add_rows(np.isinf(values), name, "the number is infinite: correct it, or leave the cell empty")
-    limit = np.finfo(np.float32).max
     with np.errstate(invalid="ignore"):
-        large = np.isfinite(values) & (np.abs(values) > limit)
-    faults.add_rows(large, name, lambda row: f"{values[row]:g} exceeds single precision: use a larger unit")
-    return np.where(large, np.nan, values)
+        large = np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)
+    faults.add_rows(
+        large, name, lambda row: f"{values[row]:g} exceeds single precision: correct it, or use another unit"
+    )
+    return np.where(large | np.isinf(values), np.nan, values)
 
 
 def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> np.ndarray:
@@ -73,11 +82,16 @@ def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> 
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
     texts, places = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
     values = np.array([_number(text) for text in texts])[places]
-    empty = np.array([not text.strip() for text in texts])[places]
+    empty = np.array([text.strip() in NOTHING for text in texts])[places]
+    if empty.all():
+        faults.add(name, EMPTY_COLUMN)
+        return np.full(len(values), np.nan)
     found = ~np.isnan(values)
-    if found.sum() <= MOSTLY * max(1, (~empty).sum()):
-        example = next((text for text in texts if text), "")
-        faults.add(name, f"numbers are required, the column holds text such as {example!r}{advice}")
+    if found.sum() <= MOSTLY * (~empty).sum():
+        example = next(text for text in texts if text.strip() not in NOTHING)
+        comma = re.fullmatch(r"\s*-?\d+,\d+\s*", example)
+        hint = ": write decimals with a point, as in 1.5" if comma else advice
+        faults.add(name, f"numbers are required, the column holds text such as {example!r}{hint}")
         return np.full(len(values), np.nan)
     faults.add_rows(~found & ~empty, name, lambda row: f"{texts[places[row]]!r} is not a number: correct or empty it")
     return values
@@ -85,34 +99,45 @@ def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> 
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return float("nan" if "_" in text else text)
     except ValueError:
         return float("nan")
 
 
-def categories(column: pa.ChunkedArray) -> Categories:
+def categories(column: pa.ChunkedArray, name: str, faults: Faults) -> Categories:
     """The different values of a column as names: numbers in their order, texts in alphabetical order."""
-    encoded = plain(column).combine_chunks().dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    ranks = sorted((i for i, value in enumerate(values) if not _is_empty(value)), key=lambda i: _sort_key(values[i]))
-    code_of = np.full(len(values) + 1, MISSING)
-    code_of[ranks] = np.arange(len(ranks))
-    places = encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return Categories(code_of[places], [_name(values[i]) for i in ranks])
+    column = plain(column)
+    kind = column.type
+    if not (is_text(kind) or is_number(kind) or is_time(kind) or pa.types.is_null(kind)):
+        faults.add(name, f"names or numbers are required, the column holds {kind}")
+        return Categories(np.full(len(column), MISSING), [])
+    if is_time(kind):  # not every timestamp has a value in Python
+        column = column.cast(pa.string())
+    encoded = column.combine_chunks().dictionary_encode()
+    found = [None if _is_empty(value) else _name(value) for value in encoded.dictionary.to_pylist()]
+    names = sorted({name for name in found if name is not None}, key=_sort_key)
+    code = {name: i for i, name in enumerate(names)}
+    code_of = np.array([*(MISSING if name is None else code[name] for name in found), MISSING])
+    places = encoded.indices.cast(pa.int64()).fill_null(len(found)).to_numpy(zero_copy_only=False)
+    return Categories(code_of[places], names)
 
 
 def _is_empty(value: object) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
-def _sort_key(value: object) -> tuple[int, float, str]:
-    return (0, float(value), "") if isinstance(value, int | float) else (1, 0.0, str(value))
+def _sort_key(name: str) -> tuple[int, float, str]:
+    value = _number(name)
+    return (1, 0.0, name) if math.isnan(value) else (0, value, name)
 
 
 def _name(value: object) -> str:
-    if isinstance(value, float) and value == int(value) and abs(value) < 2**53:
-        return str(int(value))  # pandas stores integers with empty cells as floats
-    return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        if value == int(value) and abs(value) < 2**53:
+            return str(int(value))  # pandas stores integers with empty cells as floats
+        short = f"{value:.6g}"  # of a number in single precision
+        return short if abs(float(short) - value) <= 1e-7 * abs(value) else str(value)
+    return str(value).strip()
 
 
 def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) -> tuple[np.ndarray, str | None]:
@@ -121,12 +146,18 @@ def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) 
     if is_text(column.type):
         column = _parsed_times(column, name, faults)
     if not is_time(column.type):
-        return numbers(column, name, faults, ": give numbers, dates or timestamps such as 2024-03-01 08:30"), unit
-    unit = unit or "day"
+        found = numbers(column, name, faults, ": give numbers, dates or timestamps such as 2024-03-01 08:30")
+        if _are_compact_dates(found):
+            faults.add(name, "the numbers look like dates such as 20240131: write them as 2024-01-31")
+        return found, unit
+    unit = (unit or "day").removesuffix("s")
     if unit not in TIME_UNITS:
         faults.add(name, f"dates cannot be converted to the unit '{unit}': use {', '.join(TIME_UNITS)}")
         return np.zeros(len(column)), unit
-    if pa.types.is_time(column.type) or pa.types.is_duration(column.type):
+    if pa.types.is_time(column.type):
+        faults.add(name, "times of day without a date do not order the rows: give dates with times, or numbers")
+        return np.zeros(len(column)), unit
+    if pa.types.is_duration(column.type):
         moments = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32()).cast(pa.int64())
         scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[column.type.unit]
     else:
@@ -136,6 +167,14 @@ def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) 
     first = pc.min(moments).as_py() or 0
     since = pc.subtract(moments, first).cast(pa.float64()).to_numpy(zero_copy_only=False)
     return since * scale / TIME_UNITS[unit], unit
+
+
+def _are_compact_dates(values: np.ndarray) -> bool:
+    """Whether all numbers have the form YYYYMMDD."""
+    known = values[~np.isnan(values)]
+    day, month, year = known % 100, known // 100 % 100, known // 10000
+    valid = (known == np.round(known)) & (day >= 1) & (day <= 31) & (month >= 1) & (month <= 12)
+    return bool(known.size and np.all(valid & (year >= 1900) & (year <= 2100)))
 
 
 def _parsed_times(column: pa.ChunkedArray, name: str, faults: Faults) -> pa.ChunkedArray:
@@ -176,15 +215,16 @@ def flags(column: pa.ChunkedArray, name: str, faults: Faults) -> np.ndarray:
     if pa.types.is_null(column.type):
         return np.zeros(len(column), bool)
     if is_text(column.type):
-        words = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "": 0.0}
-        given = [words.get((text or "").strip().lower(), 2.0) for text in column.to_pylist()]
-        values = np.array(given)
+        values = np.array([FLAGS.get((text or "").strip().lower(), 2.0) for text in column.to_pylist()])
     elif is_number(column.type):
         values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         values = np.where(np.isnan(values), 0.0, values)
     else:
-        values = np.full(len(column), 2.0)
+        faults.add(name, f"booleans are required, the column holds {column.type}")
+        return np.zeros(len(column), bool)
     faults.add_rows(
-        ~np.isin(values, (0.0, 1.0)), name, lambda row: f"{column[row].as_py()!r} is neither true nor false"
+        ~np.isin(values, (0.0, 1.0)),
+        name,
+        lambda row: f"{column[row].as_py()!r} is neither true nor false: write true, yes or 1, and false, no or 0",
     )
     return values == 1.0

@@ -22,6 +22,14 @@ class TableContext:
     config: TableConfig
     faults: Faults
     notes: list[str] = dataclasses.field(default_factory=list)
+    filled: bool = False
+    """Whether missing observations were filled."""
+    order: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    """The row of the file that each row of the table is from."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name that is not to be ignored."""
+        return name in self.table.column_names and name not in self.config.ignore
 
     @property
     def decided(self) -> tuple[str, ...]:
@@ -62,6 +70,10 @@ class RowGroups:
         """Sums of what is not missing."""
         known = ~np.isnan(values)
         return np.where(np.logical_or.reduceat(known, self.heads), self._total(values, known), np.nan)
+
+    def first(self, values: np.ndarray) -> np.ndarray:
+        """The first value."""
+        return values[self.heads]
 
     def last(self, codes: np.ndarray) -> np.ndarray:
         """The last code that is not missing."""
@@ -107,7 +119,8 @@ class SortedRows:
 def sort_rows(context: TableContext) -> SortedRows:
     """Sort the rows of a table; raises what is wrong with episodes and times, without which nothing can be said."""
     config, faults = context.config, context.faults
-    ids = categories(context.table[config.episode])
+    ids = categories(context.table[config.episode], config.episode, faults)
+    faults.raise_any()
     faults.add_rows(ids.codes == MISSING, config.episode, "the episode is missing")
     t, unit = times(context.table[config.time], config.time, config.time_unit, faults)
     if config.time not in faults.columns:
@@ -119,7 +132,7 @@ def sort_rows(context: TableContext) -> SortedRows:
     if (np.diff(order) < 0).any():
         context.table = context.table.take(order)
         context.notes.append("Rows were sorted by episode and time.")
-    faults.rows = order
+    faults.rows = context.order = order
     episode, t = episode[order], t[order]
     within = np.append(False, episode[1:] == episode[:-1])
     t = t - t[~within][episode]
@@ -129,7 +142,7 @@ def sort_rows(context: TableContext) -> SortedRows:
         faults.add_rows(
             same,
             config.time,
-            "the row has the same time as another of its episode: correct it, or merge such rows (same_time='merge')",
+            "the row has the same time as another of its episode: correct it, or merge such rows (same_time: merge)",
         )
     elif same.any():
         context.notes.append(f"{same.sum():,} rows were merged with another of the same episode and time.")

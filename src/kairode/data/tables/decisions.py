@@ -5,104 +5,130 @@ from typing import Any
 
 import numpy as np
 
-from kairode.data.tables.columns import MISSING, Categories, categories, flags, is_number, numbers
+from kairode.data.tables.columns import MISSING, categories, flags, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext
-from kairode.data.tables.expression import Columns, Expression
+from kairode.data.tables.expression import INTERVAL, Columns, Expression
 from kairode.envs.core import Continuous, Discrete
 from kairode.errors import KairodeError
-from kairode.text import listed
+from kairode.text import listed, short_name
 
 Reward = Callable[[Columns, Columns, np.ndarray], Any]
 """Of the columns at the decisions, the columns at the ends of their intervals, and the intervals."""
 MOST_ACTIONS = 1000
 RARE = 0.01
-"""Fraction of the rows below which a combination of actions is reported as rare."""
+"""Fraction of the decisions below which a combination of actions is reported as rare."""
 
 
-def read_actions(context: TableContext) -> tuple[np.ndarray, Discrete | Continuous]:
-    """Codes of discrete actions (`MISSING` where empty) or continuous ones (NaN), and what they are."""
+def read_actions(context: TableContext) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Codes of discrete actions (`MISSING` where empty) with their names, or continuous ones (NaN) with theirs."""
     config, table, faults = context.config, context.table, context.faults
     if config.controls:
-        columns = [numbers(table[name], name, faults) for name in config.controls]
-        empty = [name for name, values in zip(config.controls, columns, strict=True) if np.isnan(values).all()]
-        for name in empty:
-            if name not in faults.columns:
-                faults.add(name, "there is no number in it")
-        bounds = [
-            (0.0, 0.0) if name in empty else (float(np.nanmin(x)), float(np.nanmax(x)))
-            for name, x in zip(config.controls, columns, strict=True)
-        ]
-        low, high = zip(*bounds, strict=True)
-        return np.stack(columns, 1), Continuous(config.controls, low, high)
-    found = [categories(table[name]) for name in config.action]
+        return np.stack([numbers(table[name], name, faults) for name in config.controls], 1), config.controls
+    found = [categories(table[name], name, faults) for name in config.action]
     for name, one in zip(config.action, found, strict=True):
-        if not one.names:
+        if not one.names and name not in faults.columns:
             faults.add(name, "there is no action in it")
-        if len(one.names) > MOST_ACTIONS:
-            faults.add(name, f"{len(one.names):,} different actions: use controls=[..] for continuous ones")
-    if faults.columns & {*config.action}:
-        return np.zeros(table.num_rows, np.int64), Discrete(("",))
-    if len(found) == 1:
-        return found[0].codes, Discrete(tuple(found[0].names))
-    return _combined(context, found)
-
-
-def _combined(context: TableContext, found: list[Categories]) -> tuple[np.ndarray, Discrete]:
-    """The combinations of several columns as actions; one with an empty cell is missing."""
-    names = context.config.action
+    if len(found) == 1 or faults.columns & {*config.action}:
+        return found[0].codes, tuple(found[0].names)
     codes = np.stack([one.codes for one in found], 1)
     known = (codes != MISSING).all(1)
-    kinds, places, counts = np.unique(codes[known], axis=0, return_inverse=True, return_counts=True)
-    if len(kinds) > MOST_ACTIONS:
-        context.faults.add(names[0], f"{len(kinds):,} combinations of actions: group some")
-    labels = [
-        ", ".join(f"{name}={one.names[i]}" for name, one, i in zip(names, found, kind, strict=True))
-        for kind in kinds.tolist()
-    ]
-    rare = [f"{name} ({count:,})" for name, count in zip(labels, counts, strict=True) if count < RARE * known.sum()]
-    if rare:
-        context.notes.append(f"Rare combinations of actions (rows): {listed(rare)}.")
+    kinds, places = np.unique(codes[known], axis=0, return_inverse=True)
     action = np.full(len(codes), MISSING)
     action[known] = places.reshape(-1)
-    return action, Discrete(tuple(labels))
+    named = [
+        [f"{name}={one.names[i]}" for name, one, i in zip(config.action, found, kind, strict=True)] for kind in kinds
+    ]
+    return action, tuple(map(", ".join, named))
 
 
-def check_actions_given(context: TableContext, action: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The actions, 0 in last rows; a missing one elsewhere is a fault."""
-    lost = action == MISSING if action.ndim == 1 else np.isnan(action).any(1)
-    column = context.decided[0]
-    if column not in context.faults.columns:
-        context.faults.add_rows(lost & ~last, column, "the action is missing")
-    return np.where((lost | last) if action.ndim == 1 else (lost | last)[:, None], 0, action)
+def decided_actions(
+    context: TableContext, action: np.ndarray, names: tuple[str, ...], decides: np.ndarray
+) -> tuple[np.ndarray, Discrete | Continuous]:
+    """The actions at decisions, 0 in other rows, and the kinds or bounds of those that were taken."""
+    if action.ndim == 2:
+        taken = action[decides]
+        low, high = (tuple(bound(taken, axis=0).tolist()) for bound in (np.min, np.max))
+        return np.where(decides[:, None], action, 0.0), Continuous(names, low, high)
+    kinds, codes, counts = np.unique(action[decides], return_inverse=True, return_counts=True)
+    if len(kinds) > MOST_ACTIONS:
+        raise KairodeError(
+            f"{context.name}, column '{short_name(context.decided[0])}': {len(kinds):,} different actions, at most "
+            f"{MOST_ACTIONS:,}: give continuous ones as controls, or group them."
+        )
+    unused = [name for i, name in enumerate(names) if i not in kinds]
+    if unused:
+        context.notes.append(f"Actions that no decision takes are left out: {listed(unused)}.")
+    taken_names = [names[i] for i in kinds]
+    rare = [f"{name} ({count:,})" for name, count in zip(taken_names, counts, strict=True) if count < RARE * len(codes)]
+    if rare and len(context.decided) > 1:
+        context.notes.append(f"Rare combinations of actions (decisions): {listed(rare)}.")
+    found = np.zeros(len(action), np.int64)
+    found[decides] = codes
+    return found, Discrete(tuple(taken_names))
 
 
-def read_terminated(context: TableContext) -> np.ndarray:
+def check_actions_given(context: TableContext, action: np.ndarray, last: np.ndarray) -> None:
+    """A missing action in a row that is not its episode's last is a fault."""
+    lost = (action == MISSING if action.ndim == 1 else np.isnan(action).any(1)) & ~last
+    if not lost.any() or context.faults.columns & {*context.decided}:
+        return
+    row = int(lost.argmax())
+    empty = [name for name in context.decided if _empty_cell(context, name, row)]
+    context.faults.add_rows(
+        lost,
+        (empty or context.decided)[0],
+        "the action is missing: fill it, or end the episode with this row",
+    )
+
+
+def _empty_cell(context: TableContext, name: str, row: int) -> bool:
+    value = context.table[name][int(np.flatnonzero(context.order == context.faults.rows[row])[0])].as_py()
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def read_terminated(context: TableContext, rows: SortedRows) -> np.ndarray:
     """Mask of the rows at which an episode terminates."""
     name = context.config.terminal or ENDS[0]
-    if name not in context.table.column_names:
+    if not context.has(name):
         context.notes.append("Every episode ends by truncation: no column says which ones terminated.")
         return np.zeros(context.table.num_rows, bool)
-    return flags(context.table[name], name, context.faults)
+    if name != ENDS[0] and context.has(ENDS[0]):
+        context.notes.append(f"The column '{ENDS[0]}' is not used.")
+    found = flags(context.table[name], name, context.faults)
+    ends = rows.groups.number[rows.last][rows.episode] == rows.groups.number
+    context.faults.add_rows(
+        found & ~ends, name, "true before the last row of its episode: it must be true in the last row alone"
+    )
+    return found
 
 
 def read_reward(context: TableContext, function: Reward | None) -> np.ndarray | Reward:
     """The reward column (NaN where empty), or a function that computes the rewards."""
-    if function is not None:
-        return function
-    text, names = context.config.reward, context.table.column_names
+    config, names = context.config, context.table.column_names
+    text = None if config.reward is None else config.reward.strip()
     column = "reward" if text is None else text
-    if column in names:
+    if function is None and context.has(column):
+        if text is not None and text != "reward":
+            context.notes.append(f"The column '{short_name(column)}' is the reward, and not an observation.")
         return numbers(context.table[column], column, context.faults)
-    if text is None:
+    if function is None and text is None:
         context.notes.append("There is no reward column: all rewards are 0.")
         return np.zeros(context.table.num_rows)
-    expression = Expression(text)
+    if config.reward_row != "decision":
+        raise KairodeError("reward_row says where the reward column's value stands: it has no meaning for expressions.")
+    if context.has("reward"):
+        context.notes.append("The column 'reward' is not used: rewards are computed.")
+    if function is not None:
+        return function
+    expression = Expression(str(text))
     unknown = sorted(expression.names - set(names))
     if unknown:
         raise KairodeError(
             f"{context.name}: the reward '{text}' is not a column, and as an expression it has unknown names: "
-            f"{listed(unknown)}. Columns: {listed(names)}."
+            f"{listed(unknown)}. Columns: {listed(names)}. Put names that are not plain letters between backticks."
         )
+    if expression.uses_interval and INTERVAL in names:
+        raise KairodeError(f"{context.name}: in '{text}', {INTERVAL} is the interval: rename the column '{INTERVAL}'.")
     return expression
 
 
@@ -118,26 +144,44 @@ def reward_columns(context: TableContext, reward: np.ndarray | Reward) -> dict[s
     }
 
 
-def rewards_of(context: TableContext, reward: np.ndarray | Reward, columns: Columns, rows: SortedRows) -> np.ndarray:
+def rewards_of(
+    context: TableContext, reward: np.ndarray | Reward, columns: Columns, rows: SortedRows, keep_missing: bool
+) -> np.ndarray:
     """The reward of every decision; 0 in last rows."""
-    column = context.config.reward or "reward"
+    decides = ~rows.last
+    begins = np.flatnonzero(decides)
+    found = np.zeros(len(decides))
     if isinstance(reward, np.ndarray):
-        found = np.append(reward[1:], np.nan) if context.config.reward_row == "end" else reward
-        unused = int((np.isfinite(found) & (found != 0) & rows.last).sum())
-        if unused:
+        found[begins] = reward[begins + 1] if context.config.reward_row == "end" else reward[begins]
+        unused = int((np.nan_to_num(reward) != 0)[rows.last & ~rows.first].sum())
+        if unused and context.config.reward_row == "decision":
             context.notes.append(
                 f"{unused:,} rewards in the last row of an episode are not used, as no interval follows. If they were "
-                "earned in the interval before, set reward_row='end'."
+                "earned in the interval before, set reward_row to end."
             )
     else:
-        tau = np.append(np.diff(rows.t), 1.0)
-        after = {name: np.append(values[1:], np.nan) for name, values in columns.items()}
-        try:
-            found = np.broadcast_to(np.asarray(reward(columns, after, tau), np.float64), tau.shape)
-        except (TypeError, ValueError, LookupError) as error:
-            raise KairodeError(f"the reward function failed on arrays of columns: {error!r}.") from error
+        before, after = ({name: x[place] for name, x in columns.items()} for place in (begins, begins + 1))
+        found[begins] = _computed(reward, before, after, rows.t[begins + 1] - rows.t[begins])
+        if context.filled:
+            context.notes.append("Rewards were computed from filled values where measurements are missing.")
+    column = context.config.reward or "reward"
     faulty = isinstance(reward, Expression) and reward.names & context.faults.columns
-    if not (faulty or column in context.faults.columns):
-        bad = ~np.isfinite(found) & ~rows.last
-        context.faults.add_rows(bad, column, "the reward of the decision in this row is missing or not finite")
-    return np.where(rows.last, 0.0, found)
+    bad = ~(np.abs(found) <= np.finfo(np.float32).max)
+    if keep_missing and bad.any():
+        context.notes.append(f"{bad.sum():,} rewards are missing, and counted as 0.")
+    elif not (faulty or column in context.faults.columns):
+        context.faults.add_rows(
+            bad, column, "the reward of the decision in this row is missing or not finite: correct what it depends on"
+        )
+    return np.where(bad, 0.0, found)
+
+
+def _computed(reward: Reward, before: Columns, after: Columns, tau: np.ndarray) -> np.ndarray:
+    if isinstance(reward, Expression):
+        return reward(before, after, tau)
+    try:
+        return np.broadcast_to(np.asarray(reward(before, after, tau), np.float64), tau.shape)
+    except Exception as error:
+        raise KairodeError(
+            f"the reward function failed on arrays of the columns at {len(tau):,} decisions: {error!r}."
+        ) from error

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from kairode.errors import KairodeError
 
-MOST_LETTERS = 2000
-"""Length of the longest expression."""
+MOST_LETTERS, MOST_DEPTH = 2000, 100
+"""Length and depth of the longest expression."""
 BEFORE = "before"
 """`before(E)`: the value of a column at the decision, rather than at the end of its interval."""
 INTERVAL = "tau"
@@ -40,7 +41,7 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "sqrt": (1, np.sqrt),
     "min": (2, np.minimum),
     "max": (2, np.maximum),
-    "where": (3, np.where),
+    "where": (3, lambda holds, a, b: np.where(np.isnan(holds), np.nan, np.where(holds != 0, a, b))),
 }
 Columns = Mapping[str, np.ndarray]
 
@@ -62,8 +63,11 @@ class Expression:
             self._tree = ast.parse(_QUOTED.sub(self._identifier, text).strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise self._fault("it is not valid") from error
+        if _depth(self._tree) > MOST_DEPTH:
+            raise self._fault(f"it is nested more than {MOST_DEPTH} levels deep")
         self.names = frozenset(self._used(self._tree))
         """Columns that occur."""
+        self.uses_interval = any(isinstance(node, ast.Name) and node.id == INTERVAL for node in ast.walk(self._tree))
 
     def _identifier(self, found: re.Match[str]) -> str:
         self._quoted.append(found[1])
@@ -83,8 +87,9 @@ class Expression:
     def _used(self, node: ast.expr) -> Iterator[str]:
         """The columns of a part; raises for everything that is not arithmetic."""
         match node:
-            case ast.Constant(value=bool() | int() | float()):
-                return
+            case ast.Constant(value=bool() | int() | float() as number):
+                if abs(number) > sys.float_info.max:
+                    raise self._fault("a number is too large")
             case ast.Name(id=name):
                 if name != INTERVAL:
                     yield self._column(name)
@@ -129,3 +134,10 @@ class Expression:
 
         with np.errstate(all="ignore"):
             return np.broadcast_to(np.asarray(value(self._tree), np.float64), tau.shape)
+
+
+def _depth(tree: ast.AST) -> int:
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kairode.errors import KairodeError
+from kairode.text import short_name
 
 MOST = 20
 """Faults that are listed."""
@@ -33,7 +34,7 @@ class Faults:
     def add(self, column: str, what: str) -> None:
         """A fault of a whole column."""
         self.columns.add(column)
-        self.found.append(f"column '{column}': {what}")
+        self.found.append(f"column '{short_name(column)}': {what}")
 
     def add_rows(self, bad: np.ndarray, column: str, what: str | Callable[[int], str]) -> None:
         """A fault of some rows, named by the first of them; `what` is a text, or a function of that row."""
@@ -42,7 +43,7 @@ class Faults:
             row, more = int(bad.argmax()), int(bad.sum()) - 1
             text = what if isinstance(what, str) else what(row)
             also = f" (and {more:,} more row{'s' * (more > 1)})" if more else ""
-            self.found.append(f"{self.at(row)}, column '{column}': {text}{also}")
+            self.found.append(f"{self.at(row)}, column '{short_name(column)}': {text}{also}")
 
     def raise_any(self) -> None:
         """Raise if there are any."""

@@ -65,6 +65,7 @@ def _numbers(values: np.ndarray) -> dict[str, Any]:
     values = np.asarray(values, np.float64)
     low, high = np.quantile(values, [0.005, 0.995])
     inner = values[(values >= low) & (values <= high)]
+    inner = inner if inner.size else values
     bars = min(BINS, len(np.unique(inner)), 1 + int(2 * len(inner) ** (1 / 3)))  # Rice's rule
     counts, edges = np.histogram(inner, bins=bars)
     return {

@@ -8,10 +8,11 @@ import numpy as np
 from kairode.config.keywords import field_names, with_options
 from kairode.config.tables import CSV, TableConfig, ending
 from kairode.data.table import EpisodeRows, described_spec, open_file, pad_episodes, read
-from kairode.data.tables.context import ENDS, SortedRows, TableContext, sort_rows
+from kairode.data.tables.context import SortedRows, TableContext, sort_rows
 from kairode.data.tables.decisions import (
     Reward,
     check_actions_given,
+    decided_actions,
     read_actions,
     read_reward,
     read_terminated,
@@ -54,54 +55,60 @@ def load_table(source: Any, *, reward: str | Reward | None = None, **columns: An
 
     Example: `kairode.load_table("visits.csv", episode="subject", time="when", action="drug", static=["age"])`
     """
-    given = {name: _as_tuple(value) if name in SEVERAL else value for name, value in columns.items()}
+    given = {name: _as_tuple(name, value) if name in SEVERAL else value for name, value in columns.items()}
+    if not (reward is None or isinstance(reward, str) or callable(reward)):
+        raise KairodeError(f"reward must be a column, an expression or a function, got {type(reward).__name__}.")
     if not callable(reward):
         given["reward"] = reward
     config = with_options(TableConfig(), given, where="kairode.load_table", own=field_names(TableConfig))
     return load_rows(source, config, reward if callable(reward) else None).data
 
 
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _as_tuple(name: str, value: Any) -> tuple[str, ...]:
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else None
+    if found is None or not all(isinstance(one, str) for one in found):
+        raise KairodeError(f"{name} must be a column or a list of columns, got {value!r}.")
+    return found
 
 
 def load_rows(
     source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
 ) -> LoadedTable:
     """Load a table with a config; `keep_missing` leaves missing observations NaN."""
-    name, table, lines = read_source(source)
+    texts = (config.episode, *(() if config.controls else config.action), *config.categorical)
+    name, table, lines = read_source(source, texts)
     context = TableContext(name, table, config, Faults(name, np.arange(table.num_rows), lines))
     _check_columns(context)
     rows = sort_rows(context)
     observed = read_observations(context)
-    action, actions = read_actions(context)
-    terminated = read_terminated(context)
+    action, action_names = read_actions(context)
+    terminated = read_terminated(context, rows)
     given = read_reward(context, reward)
     extra = reward_columns(context, given)
+    fill_static(context, observed, rows)
     if not rows.groups.single:
         groups = rows.groups
-        observed = merge_observations(observed, rows)
+        observed = merge_observations(observed, rows, config.static)
         action = groups.last(action) if action.ndim == 1 else np.stack([groups.mean(one) for one in action.T], 1)
         terminated = groups.any(terminated)
         given = groups.sum(given) if isinstance(given, np.ndarray) else given
         extra = {name: groups.mean(values) for name, values in extra.items()}
         context.faults.rows = context.faults.rows[groups.heads]
         rows = rows.merged()
-    fill_static(context, observed, rows)
-    if not keep_missing:
-        fill_missing(context, observed, rows)
-    filled = {name: column for name, column in observed.items() if isinstance(column, np.ndarray) and name in extra}
-    rewards = rewards_of(context, given, {**extra, **filled}, rows)
-    action = check_actions_given(context, action, rows.last)
-    context.faults.add_rows(
-        terminated & ~rows.last, config.terminal or ENDS[0], "true before the last row of its episode"
-    )
+    filled = dict(observed)
+    if not keep_missing or config.missing == "carry":
+        fill_missing(context, filled, rows)
+    usable = {name: column for name, column in filled.items() if isinstance(column, np.ndarray) and name in extra}
+    rewards = rewards_of(context, given, {**extra, **usable}, rows, keep_missing)
+    check_actions_given(context, action, rows.last)
     context.faults.raise_any()
-    values, variables = encode(context, observed)
+    single = _single_rows(context, rows)
+    action, actions = decided_actions(context, action, action_names, ~rows.last)
+    values, variables = encode(context, observed if keep_missing else filled)
     flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
-    flat, kept = _without_single_rows(context, flat)
+    flat = EpisodeRows(*(column[~single] for column in flat))
     spec = _spec(context, variables, actions, flat, rows)
-    return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[kept])
+    return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[~single])
 
 
 def read_episodes(path: str | Path, config: TableConfig | None = None, *, keep_missing: bool = False) -> LoadedTable:
@@ -124,18 +131,20 @@ def _check_columns(context: TableContext) -> None:
     for role, columns in context.config.roles.items():
         for column in columns:
             if column not in names:
-                context.faults.add(column, f"there is no such column; set {role}=.. to one of {listed(names)}")
+                context.faults.add(column, f"there is no such column; set {role} to one of {listed(names)}")
+            elif role in ("static", "categorical") and column not in context.observed:
+                context.faults.add(column, f"it is not an observation, so it cannot be {role}")
     for name in context.observed:
         if name in RESERVED or name.startswith("action_"):
             context.faults.add(
                 name,
-                "an observation cannot have this name: give the column's role, rename it, or add it to ignore=[..]",
+                "an observation cannot have this name: give the column's role, rename it, or add it to ignore",
             )
     context.faults.raise_any()
 
 
-def _without_single_rows(context: TableContext, rows: EpisodeRows) -> tuple[EpisodeRows, np.ndarray]:
-    """Without the episodes that have one row, and so no decision; and a mask of the rows that are kept."""
+def _single_rows(context: TableContext, rows: SortedRows) -> np.ndarray:
+    """Mask of the episodes that have one row, and so no decision."""
     single = rows.first & rows.last
     if single.sum() == rows.first.sum():
         raise KairodeError(
@@ -144,8 +153,7 @@ def _without_single_rows(context: TableContext, rows: EpisodeRows) -> tuple[Epis
         )
     if single.any():
         context.notes.append(f"{single.sum():,} episodes with a single row were dropped: they have no decision.")
-        rows = EpisodeRows(*(values[~single] for values in rows))
-    return rows, ~single
+    return single
 
 
 def _spec(

@@ -1,16 +1,19 @@
 """The observations of a table: numbers, categories, static columns and missing values."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
-from kairode.data.tables.columns import MISSING, Categories, categories, is_time, numbers
+from kairode.data.tables.columns import EMPTY_COLUMN, MISSING, Categories, categories, is_time, numbers
 from kairode.data.tables.context import SortedRows, TableContext
 from kairode.envs.core import Variable
 from kairode.errors import KairodeError
 from kairode.text import listed
 
 MOST_CATEGORIES = 50
-EMPTY = "all cells are empty: add it to ignore=[..]"
+MANY_ROWS = 10
+"""Rows from which on a column that counts them is noticed."""
 Observed = dict[str, np.ndarray | Categories]
 """Columns by name: numbers, or categories."""
 
@@ -18,44 +21,51 @@ Observed = dict[str, np.ndarray | Categories]
 def read_observations(context: TableContext) -> Observed:
     """Columns of numbers (NaN where missing) and of categories."""
     found: Observed = {}
-    advice = ": add it to categorical=[..] if it holds categories, or to ignore=[..]"
+    advice = ": add it to categorical if it holds categories, or to ignore"
     for name in context.observed:
         column = context.table[name]
         if name in context.config.categorical:
             found[name] = _checked_categories(context, name)
         elif is_time(column.type):
-            context.faults.add(name, "dates are not observations: add it to ignore=[..], or convert it to numbers")
+            context.faults.add(name, "dates are not observations: add it to ignore, or convert it to numbers")
         elif pa.types.is_null(column.type):
-            context.faults.add(name, EMPTY)
+            context.faults.add(name, EMPTY_COLUMN)
         else:
-            found[name] = numbers(column, name, context.faults, advice)
+            found[name] = values = numbers(column, name, context.faults, advice)
+            if _counts_rows(values[np.argsort(context.faults.rows)]):
+                context.faults.add(name, "it holds the numbers of the rows: add it to ignore")
     if not context.observed:
         raise KairodeError(f"{context.name}: no column is left that is an observation.")
     return found
 
 
+def _counts_rows(values: np.ndarray) -> bool:
+    """Whether a column, in the order of the file, is 0, 1, 2, .. or 1, 2, 3, .."""
+    return len(values) >= MANY_ROWS and values[0] in (0, 1) and bool(np.all(np.diff(values) == 1))
+
+
 def _checked_categories(context: TableContext, name: str) -> Categories:
-    found = categories(context.table[name])
+    found = categories(context.table[name], name, context.faults)
     if len(found.names) > MOST_CATEGORIES:
         context.faults.add(
             name,
             f"{len(found.names):,} categories, at most {MOST_CATEGORIES} are encoded: group them, or add it to "
-            "ignore=[..] if it is an identifier",
+            "ignore if it is an identifier",
         )
-    if not found.names:
-        context.faults.add(name, EMPTY)
+    if not found.names and name not in context.faults.columns:
+        context.faults.add(name, EMPTY_COLUMN)
     return found
 
 
-def merge_observations(observed: Observed, rows: SortedRows) -> Observed:
+def merge_observations(observed: Observed, rows: SortedRows, static: Sequence[str]) -> Observed:
     """One row for each group of rows with the same time."""
 
-    def one(column: np.ndarray | Categories) -> np.ndarray | Categories:
+    def one(name: str, column: np.ndarray | Categories) -> np.ndarray | Categories:
         if isinstance(column, Categories):
             return Categories(rows.groups.last(column.codes), column.names)
-        return rows.groups.mean(column)
+        return rows.groups.first(column) if name in static else rows.groups.mean(column)
 
-    return {name: one(column) for name, column in observed.items()}
+    return {name: one(name, column) for name, column in observed.items()}
 
 
 def _missing(column: np.ndarray | Categories) -> np.ndarray:
@@ -80,7 +90,7 @@ def fill_static(context: TableContext, observed: Observed, rows: SortedRows) -> 
         context.faults.add_rows(
             ~_missing(column) & (values != fixed[rows.episode]),
             name,
-            "a static column must not change within an episode: correct it, or leave it out of static=[..]",
+            "a static column must not change within an episode: correct it, or leave it out of static",
         )
         observed[name] = _replace(column, fixed[rows.episode])
 
@@ -93,11 +103,11 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
         if not lost.any() or name in context.faults.columns:
             continue
         if lost.all():
-            context.faults.add(name, EMPTY)
+            context.faults.add(name, EMPTY_COLUMN)
         elif context.config.missing == "refuse":
             share = f"{lost.sum():,} of {len(lost):,} values ({lost.mean():.1%}) are missing, this one first"
             first = np.arange(len(lost)) == lost.argmax()
-            context.faults.add_rows(first, name, f"{share}: carry the last one forward (missing='carry')")
+            context.faults.add_rows(first, name, f"{share}: carry the last value forward (missing: carry)")
         else:
             values = column.codes if isinstance(column, Categories) else column
             place = np.maximum.accumulate(np.where(lost & ~rows.first, 0, np.arange(len(lost))))
@@ -107,6 +117,7 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
             observed[name] = _replace(column, np.where(none, usual, values[place]))
             filled, early = filled + int(lost.sum()), early + int(none.sum())
     if filled:
+        context.filled = True
         first = f", {early:,} of them, before the first one, with the column's median or most frequent value"
         context.notes.append(
             f"{filled:,} missing values ({filled / (len(rows.t) * len(observed)):.1%}) were filled with the last value "

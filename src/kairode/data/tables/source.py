@@ -1,6 +1,7 @@
 """Tables of any kind as Arrow tables: CSV and Parquet files, data frames, Arrow tables, dictionaries of columns."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,28 @@ from kairode._memory import check_memory
 from kairode.config.tables import CSV, PARQUET, ending
 from kairode.data.content import DIGEST_KEY, ContentDigest, verify
 from kairode.data.table import open_table, reading
+from kairode.data.tables.columns import NOTHING
 from kairode.errors import KairodeError
 from kairode.files import check_regular
+from kairode.text import short_name
 
 DELIMITERS = ",;\t|"
-EMPTY = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", ".", "#N/A")
-"""Cells of CSV files that count as empty."""
 GROWTH = 4
 """Memory of a CSV file's table in multiples of the file, at most."""
 
 
-def read_source(source: Any) -> tuple[str, pa.Table, bool]:
-    """Name and table of a source, and whether it is a CSV file, whose lines people count."""
+def read_source(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table, bool]:
+    """Name and table of a source, and whether its rows are lines of a file.
+
+    `texts` are columns of a CSV file that are not to be taken for numbers: 007 and 7 are different names.
+    """
     if isinstance(source, str | Path):
         path = Path(source)
         if ending(path) in PARQUET:
             return str(path), _read_parquet(path), False
         if ending(path) in CSV:
-            return str(path), _read_csv(path), True
+            table, lines = _read_csv(path, texts)
+            return str(path), table, lines
         raise KairodeError(f"{path}: a table is a file that ends in {', '.join((*CSV, *PARQUET))}, or a data frame.")
     try:
         table = pa.table(source) if hasattr(source, "__arrow_c_stream__") or isinstance(source, dict) else None
@@ -52,42 +57,60 @@ def _read_parquet(path: Path) -> pa.Table:
     return table
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
     with reading(path, "CSV"):
         if not path.exists():
             raise KairodeError(f"{path}: no such file.")
         size = check_regular(path)
         if size == 0:
             raise KairodeError(f"{path} is empty (0 bytes).")
-        check_memory(GROWTH * size, f"{path}: the rows", "write it as Parquet with kairode.write in parts")
-        delimiter = _delimiter(path)
+        check_memory(GROWTH * size, f"{path}: the rows", "convert it to Parquet in parts, and fit with --stream")
+        head, lines = _head_and_lines(path)
+        if not head:
+            raise KairodeError(f"{path} is empty: a first line with the names of the columns is required.")
+        delimiter = max(DELIMITERS, key=lambda one: (len(next(csv.reader([head], delimiter=one), [])), head.count(one)))
         try:
-            table = _parse_csv(path, delimiter, threads=True)
+            table = _parse_csv(path, delimiter, texts, threads=True)
         except pa.ArrowInvalid:
-            table = _parse_csv(path, delimiter, threads=False)  # its errors name the row
-    return _checked(str(path), table)
+            table = _parse_csv(path, delimiter, texts, threads=False)  # its errors name the row
+        table = table.rename_columns([name.strip() for name in table.column_names])
+    for field in table.schema:
+        if pa.types.is_binary(field.type):
+            raise KairodeError(
+                f"{path}, column '{short_name(field.name)}': the text is not UTF-8. Save the file as UTF-8."
+            )
+    return _checked(str(path), table), lines == table.num_rows + 1
 
 
-def _parse_csv(path: Path, delimiter: str, threads: bool) -> pa.Table:
-    """A CSV file, in which ISO dates and timestamps are recognised."""
+def _head_and_lines(path: Path) -> tuple[str, int]:
+    """The first line of a file, and how many lines it has."""
+    head, lines, end = b"", 0, b"\n"
+    with pa.input_stream(str(path)) as file:
+        while part := bytes(file.read(2**22)):
+            head, lines, end = head or part[: 2**16], lines + part.count(b"\n"), part[-1:]
+    first = head.decode("utf-8-sig", "replace").splitlines()
+    return first[0] if first else "", lines + (end != b"\n")
+
+
+def _parse_csv(path: Path, delimiter: str, texts: Sequence[str], threads: bool) -> pa.Table:
+    """A CSV file, in which numbers, ISO dates and timestamps are recognised."""
     with pa.input_stream(str(path)) as file:
         return pacsv.read_csv(
             file,
             read_options=pacsv.ReadOptions(use_threads=threads),
             parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(null_values=EMPTY, strings_can_be_null=True),
+            convert_options=pacsv.ConvertOptions(
+                null_values=sorted(NOTHING),
+                strings_can_be_null=False,
+                column_types={name: pa.string() for name in texts},
+            ),
         )
-
-
-def _delimiter(path: Path) -> str:
-    """The delimiter that the first line has most of, outside of quotation marks."""
-    with pa.input_stream(str(path)) as file:
-        head = bytes(file.read(2**16)).decode("utf-8", "replace").splitlines()[0]
-    return max(DELIMITERS, key=lambda one: len(next(csv.reader([head], delimiter=one), [])))
 
 
 def _checked(name: str, table: pa.Table) -> pa.Table:
     names = table.column_names
+    if "" in names:
+        raise KairodeError(f"{name}: column {names.index('')} has no name (row numbers of a data frame?): remove it.")
     twice = sorted({column for column in names if names.count(column) > 1})
     if twice:
         raise KairodeError(f"{name}: the columns {', '.join(map(repr, twice))} occur twice: rename them.")

@@ -15,6 +15,8 @@ EPISODES_PER_VARIABLE = 5
 """Episodes for each variable and action below which there are too few."""
 DIFFERENT = 0.5
 """Standardised difference of a variable between the decisions for an action and all others."""
+BEYOND_CHANCE = 3.0
+"""Standard errors from which on such a difference counts."""
 BANDS = 5
 """Bands of equally many decisions that a variable is divided into."""
 EXPECTED = 20.0
@@ -85,6 +87,7 @@ def _confounding(data: Trajectory) -> list[str]:
         with np.errstate(all="ignore"):
             apart = _means(observed[taken]) - _means(observed[~taken])
             size = np.where(spread > 0, apart / spread, 0.0)
+        size = np.where(np.abs(size) * np.sqrt(taken.mean() * (~taken).sum()) > BEYOND_CHANCE, size, 0.0)
         far = [j for j in np.argsort(-np.abs(size)) if abs(size[j]) >= DIFFERENT][:MOST]
         if far:
             words = [
