@@ -122,6 +122,16 @@ def test_actions_as_numbers_combinations_and_controls():
     np.testing.assert_allclose(data.action[0, :, 0], [0.5, -1.0])
 
 
+def test_categories_as_data_frames_store_them():
+    words = pa.array(["on", "off", None, "on", None])
+    views = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0, None]), pa.array(["on", "off"], pa.string_view()))
+    expected = kairode.load_table(columns())
+    for action in (words.dictionary_encode(), words.cast(pa.string_view()), words.cast(pa.large_string()), views):
+        data = kairode.load_table(columns(action=action))
+        assert data.spec.actions == expected.spec.actions
+        np.testing.assert_array_equal(data.action, expected.action)
+
+
 def test_rare_combinations_are_reported():
     rng = np.random.default_rng(0)
     rows = 1000

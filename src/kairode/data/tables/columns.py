@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,8 +51,15 @@ def _is_decimal(kind: pa.DataType) -> bool:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column without dictionary encoding."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    """A column without dictionary encoding and string views, of which not all functions of Arrow are made."""
+    if pa.types.is_dictionary(column.type):
+        chunks = [_strings(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+        return pa.chunked_array(chunks, chunks[0].type) if chunks else column.cast(column.type.value_type)
+    return _strings(column)
+
+
+def _strings(column: Any) -> Any:
+    return column.cast(pa.string()) if pa.types.is_string_view(column.type) else column
 
 
 def numbers(column: pa.ChunkedArray, name: str, faults: Faults, advice: str = "") -> np.ndarray:

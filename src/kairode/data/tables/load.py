@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from kairode.config.keywords import field_names, with_options
 from kairode.config.tables import CSV, TableConfig, ending
@@ -75,6 +76,14 @@ def load_rows(
     source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
 ) -> LoadedTable:
     """Load a table with a config; `keep_missing` leaves missing observations NaN."""
+    try:
+        return _load_rows(source, config, reward, keep_missing)
+    except pa.ArrowException as error:  # of a type that Arrow has no function for
+        first = (str(error).splitlines() or [""])[0]
+        raise KairodeError(f"a column cannot be read ({first}): convert it, or add it to ignore.") from error
+
+
+def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_missing: bool) -> LoadedTable:
     texts = (config.episode, *(() if config.controls else config.action), *config.categorical)
     name, table, lines = read_source(source, texts)
     context = TableContext(name, table, config, Faults(name, np.arange(table.num_rows), lines))

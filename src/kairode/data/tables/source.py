@@ -12,7 +12,7 @@ from kairode._memory import check_memory
 from kairode.config.tables import CSV, PARQUET, ending
 from kairode.data.content import DIGEST_KEY, ContentDigest, verify
 from kairode.data.table import open_table, reading
-from kairode.data.tables.columns import NOTHING
+from kairode.data.tables.columns import NOTHING, plain
 from kairode.errors import KairodeError
 from kairode.files import check_regular
 from kairode.text import short_name
@@ -54,7 +54,7 @@ def _read_parquet(path: Path) -> pa.Table:
     if DIGEST_KEY in metadata:  # of a table that Kairode wrote
         content.update(table)
         verify(path, metadata, content)
-    return table
+    return _checked(str(path), table)
 
 
 def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
@@ -116,4 +116,4 @@ def _checked(name: str, table: pa.Table) -> pa.Table:
         raise KairodeError(f"{name}: the columns {', '.join(map(repr, twice))} occur twice: rename them.")
     if table.num_rows == 0:
         raise KairodeError(f"{name} has columns but no rows.")
-    return table
+    return pa.table({column: plain(table[column]) for column in names})
