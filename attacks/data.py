@@ -110,7 +110,7 @@ def robust_scale(folder: Path, effort: Effort) -> Outcome:
             warnings.simplefilter("ignore")
             model = kairode.fit("latent-ode", data, valid=test, robust_scale=robust, **options)
         assert isinstance(model, kairode.DynamicsModel)
-        apart = (kairode.predict(model, test) - np.asarray(test.observation)[:, 1:])[test.mask]
+        apart = (kairode.predict(model, test).astype(np.float64) - np.asarray(test.observation)[:, 1:])[test.mask]
         errors[name] = float(np.sqrt(np.mean((apart / np.asarray(test.observation).std((0, 1))) ** 2)))
     ratio = errors["robust"] / errors["without"]
     figure = f"{ratio:.2f} times (by standard deviation {errors['standard'] / errors['without']:.2f} times)"
