@@ -18,7 +18,7 @@ help:
 	@echo "make lint    ruff and mypy        make format  apply ruff's fixes"
 	@echo "make report  the tables and figures of docs/results.md, from the records in results/"
 	@echo "make bench   speed beside NumPy and scipy, in one run"
-	@echo "make attack  kills, damaged files, concurrency, odd names and misleading data: a table of what held (hours)"
+	@echo "make attack  kills, damaged files, concurrency, odd names and misleading data: a table of what held (an hour)"
 	@echo "make lock    resolve the versions again into requirements.lock"
 	@echo "make clean   remove .venv and caches"
 
