@@ -49,7 +49,8 @@ def two_processes(folder: Path, effort: Effort) -> Outcome:
     ends = sum((ended for ended, _ in found), collections.Counter[str]())
     met = sum(count for how, count in ends.items() if how.endswith(("0 and 2", "2 and 0")))
     figure = f"{len(failures)} failures in {ends.total()} pairs, {met} refused"
-    return Outcome(figure, not failures and (met > 0 or effort != "full"), {"pairs": dict(ends), "failures": failures[:5]})
+    held = not failures and (met > 0 or effort != "full")
+    return Outcome(figure, held, {"pairs": dict(ends), "failures": failures[:5]})
 
 
 def _pairs(folder: Path, name: str, effort: Effort, trials: int) -> tuple[collections.Counter[str], list[str]]:
