@@ -183,7 +183,7 @@ def test_short_rollouts_are_validated_over_whole_episodes():
     env = kairode.make("hiv", horizon=60)
     data = kairode.collect(env, episodes=12, seed=0)
     models = [kairode.fit("rnn", data, seed=seed, iterations=2) for seed in range(3)]
-    dqn = DQNConfig(hidden=(16, 16), batch_size=16, replay_capacity=512)
+    dqn = DQNConfig(hidden=(16, 16), batch_size=16, replay_capacity=512, reward_scale=1e-6)
     config = LearnConfig(episodes=4, rollout_length=5, validate_every=20, dqn=dqn)
     found = learn_policy(models[:-1], env, config, data=data, schedule=5, validation_model=models[-1], monitor=env)
     assert found.policy.spec == env.task.spec
