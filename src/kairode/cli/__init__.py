@@ -19,7 +19,7 @@ from kairode._process import prepare_process
 from kairode._signals import CODE, INTERRUPTED
 from kairode._version import __version__
 from kairode.cli.bench import bench_command
-from kairode.cli.common import REGISTRY
+from kairode.cli.common import REGISTRY, STRICT_VARIABLE, is_strict
 from kairode.cli.data import collect_command, envs_command
 from kairode.cli.dyna import dyna_command
 from kairode.cli.evaluate import evaluate_command
@@ -51,7 +51,7 @@ DEPENDENT = {"run": "[ENV]", "fit": "ENV|TABLE", "dyna": "[ENV]"}
 """Commands whose options depend on their first word: given the words, they return a function of the options."""
 
 
-STRICT, STRICT_VARIABLE = "--strict", "KAIRODE_STRICT"
+STRICT = "--strict"
 ABOUT = "Model-based reinforcement learning in continuous time."
 
 
@@ -66,7 +66,7 @@ def overview() -> str:
     lines += [
         "",
         "Start with `kairode run hiv`. `kairode COMMAND --help` shows options and examples. Every command takes",
-        "--strict: its warnings are errors then.",
+        "--strict, which turns its warnings into errors.",
     ]
     return "\n".join(lines)
 
@@ -82,7 +82,7 @@ def main() -> None:
         print(overview())
         return
     try:
-        with collected_warnings(strict=STRICT in sys.argv[1:] or STRICT_VARIABLE in os.environ):
+        with collected_warnings(strict=STRICT in sys.argv[1:] or is_strict()):
             parse_command(words)()
     except Stopped as stopped:
         print(visible_lines(stopped), file=sys.stderr)
@@ -115,7 +115,7 @@ def collected_warnings(strict: bool) -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.ExitStack() as after:
         if strict:
             warnings.simplefilter("error", KairodeWarning)
-            if STRICT_VARIABLE not in os.environ:  # for the processes that `kairode reproduce` starts
+            if not is_strict():  # for the processes that `kairode reproduce` starts
                 os.environ[STRICT_VARIABLE] = "1"
                 after.callback(os.environ.pop, STRICT_VARIABLE)
         else:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import json
+import os
 import sys
 import textwrap
 import threading
@@ -24,6 +25,13 @@ Quiet = Annotated[bool, tyro.conf.arg(aliases=["-q"])]
 Command = Callable[..., None]
 REGISTRY = tyro.constructors.ConstructorRegistry()
 """How the parser reads configs."""
+STRICT_VARIABLE = "KAIRODE_STRICT"
+"""Environment variable that is set while a command runs with --strict."""
+
+
+def is_strict() -> bool:
+    """Whether the command was given --strict."""
+    return STRICT_VARIABLE in os.environ
 
 
 @REGISTRY.struct_rule

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from kairode.cli.common import loading, print_json
+from kairode.cli.common import is_strict, loading, print_json
 from kairode.config.tables import TableConfig
+from kairode.errors import KairodeWarning
 from kairode.text import say
 
 
@@ -43,3 +44,5 @@ def inspect_command(
         write_inspection_page(page, found)
         if not json:
             say(f"Page: {page}")
+    if found["warnings"] and is_strict():  # they are a part of the report: shown first, all of them
+        raise KairodeWarning(f"{table}: warnings are errors with --strict, and there are {len(found['warnings'])}.")

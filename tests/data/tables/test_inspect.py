@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -149,3 +151,15 @@ def test_a_file_that_kairode_wrote(typed, tmp_path):
     code, out, err = typed("inspect", str(tmp_path / "hiv.parquet"))
     assert code == 0, err
     assert "60 episodes with 600 decisions and 6 variables" in out
+
+
+def test_strict_turns_warnings_into_errors(tmp_path):
+    rows = [f"{who},{day},{who + day},a" for who in range(4) for day in range(5)]  # the action never varies
+    (tmp_path / "visits.csv").write_text("\n".join(["who,day,x,drug", *rows]))
+    words = ["inspect", str(tmp_path / "visits.csv"), "--episode", "who", "--time", "day", "--action", "drug"]
+    command = [sys.executable, "-m", "kairode", *words]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    strict = subprocess.run([*command, "--strict"], capture_output=True, text=True)
+    assert strict.returncode == 2
+    assert "warnings are errors with --strict" in strict.stderr
+    assert "warning" in strict.stdout, "the report is shown first"
