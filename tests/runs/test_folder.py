@@ -533,3 +533,17 @@ def test_a_link_to_nowhere(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "link", "run", Config()),
     ):
         pass
+
+
+def test_results_of_a_run_that_strict_ended_stay_its_own(tmp_path):
+    def ended() -> None:
+        with RunFolder.open(tmp_path, "run", RunConfig(seed=1)) as folder:
+            folder.save_json("tests.json", {})
+            raise KairodeWarning("strict")
+
+    with pytest.raises(KairodeWarning):
+        ended()
+    with pytest.raises(KairodeError, match="holds another run"), RunFolder.open(tmp_path, "run", RunConfig(seed=2)):
+        pass
+    with RunFolder.open(tmp_path, "run", RunConfig(seed=1)) as folder:
+        assert folder.resumed

@@ -155,3 +155,11 @@ def test_names_with_brackets_do_not_look_changed(tmp_path):
     spec = dataclasses.replace(spec, observations=(odd, *spec.observations[1:]))
     save_models(tmp_path, "rnn", SIZES, [build("rnn", spec, SIZES, key=jax.random.key(0))])
     assert load_models(tmp_path)[0].spec.observations[0].name == "pH [ ]"
+
+
+def test_files_of_the_user_are_kept(tmp_path):
+    (tmp_path / "models-backup.safetensors").write_bytes(b"precious")
+    for value in (0.0, 1.0):
+        checkpoint.save(tmp_path, {"x": np.full(2, value)}, "models")
+    assert (tmp_path / "models-backup.safetensors").read_bytes() == b"precious"
+    assert len([*tmp_path.glob("models-*.safetensors")]) == 2, "the earlier checkpoint is removed"

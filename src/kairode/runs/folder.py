@@ -137,7 +137,8 @@ class RunFolder:
             try:
                 yield folder
             except KairodeWarning:  # with --strict
-                if not folder.resumed:
+                written = set(_entries(folder.path)) - set(folder.manifest.others)
+                if not folder.resumed and not written:  # otherwise the manifest says whose files these are
                     (folder.path / MANIFEST).unlink(missing_ok=True)
                 raise
             except (Stopped, KeyboardInterrupt) as stopped:

@@ -8,6 +8,7 @@ writes to a folder at a time; others may read.
 import contextlib
 import hashlib
 import math
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,8 +78,9 @@ def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
             folder / f"{name}.json",
             with_digest({"format": FORMAT, "file": file, "sha256": digest, "arrays": described, **about}),
         )
+        ours = re.compile(rf"{re.escape(name)}-[0-9a-f]{{12}}\.safetensors")  # not a user's models-backup.safetensors
         for old in folder.glob(f"{name}-*.safetensors"):  # of the last checkpoint or a killed process
-            if old.name != file:
+            if old.name != file and ours.fullmatch(old.name):
                 with contextlib.suppress(OSError):
                     old.unlink()
 

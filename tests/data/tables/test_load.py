@@ -1,6 +1,7 @@
 """Tables of any kind as episodes: against values by hand, and every fault with its place."""
 
 import datetime
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -460,3 +461,24 @@ def test_lines_are_named_where_they_are_those_of_the_rows(tmp_path):
         kairode.load_table(rows_of(tmp_path, "episode,t,a,action\nx,0,1,y\nx,1,2,y\nx,2,oops,y\nx,3,4,y\n"))
     with pytest.raises(KairodeError, match=r"row 2, column 'a': 'oops' is not a number"):
         kairode.load_table(rows_of(tmp_path, "episode,t,a,action\nx,0,1,y\n\n\nx,1,2,y\nx,2,oops,y\nx,3,4,y\n"))
+
+
+def test_names_of_actions_are_texts_whatever_the_spaces_of_the_header(tmp_path):
+    path = tmp_path / "visits.csv"
+    path.write_text("episode, t, x, action\na,0,1.5,007\na,1,2.5,7\na,2,2.0,007\nb,0,1.0,7\nb,1,3.0,7\n")
+    data = kairode.load_table(path, episode="episode", time="t", action="action")
+    assert data.spec.actions.names == ("007", "7")
+
+
+def test_a_compressed_file_is_measured_by_its_content(tmp_path, monkeypatch):
+    path, asked = tmp_path / "visits.csv.gz", []
+    text = "episode,t,x,action\n" + "".join(f"a,{t},0,b\n" for t in range(20_000))
+    path.write_bytes(gzip.compress(text.encode()))
+    monkeypatch.setattr("kairode.data.tables.source.check_memory", lambda size, *_: asked.append(size))
+    kairode.load_table(path, episode="episode", time="t", action="action")
+    assert asked[0] >= len(text)
+
+
+def test_numbers_beyond_64_bits_are_refused():
+    with pytest.raises(KairodeError, match="cannot be read as a table"):
+        kairode.load_table({"episode": ["a"] * 2, "t": [0, 1], "x": [2**70] * 2, "action": ["b"] * 2})

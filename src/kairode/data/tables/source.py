@@ -37,7 +37,7 @@ def read_source(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table, 
         raise KairodeError(f"{path}: a table is a file that ends in {', '.join((*CSV, *PARQUET))}, or a data frame.")
     try:
         table = pa.table(source) if hasattr(source, "__arrow_c_stream__") or isinstance(source, dict) else None
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         first = (str(error).splitlines() or [""])[0]
         raise KairodeError(f"the {type(source).__name__} cannot be read as a table ({first}).") from error
     if table is None:
@@ -61,14 +61,15 @@ def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
     with reading(path, "CSV"):
         if not path.exists():
             raise KairodeError(f"{path}: no such file.")
-        size = check_regular(path)
-        if size == 0:
+        if check_regular(path) == 0:
             raise KairodeError(f"{path} is empty (0 bytes).")
+        head, lines, size = _head_and_size(path)
         check_memory(GROWTH * size, f"{path}: the rows", "convert it to Parquet in parts, and fit with --stream")
-        head, lines = _head_and_lines(path)
         if not head:
             raise KairodeError(f"{path} is empty: a first line with the names of the columns is required.")
         delimiter = max(DELIMITERS, key=lambda one: (len(next(csv.reader([head], delimiter=one), [])), head.count(one)))
+        names = next(csv.reader([head], delimiter=delimiter), [])
+        texts = [name for name in names if name.strip() in texts]  # as Arrow finds them in the file
         try:
             table = _parse_csv(path, delimiter, texts, threads=True)
         except pa.ArrowInvalid:
@@ -82,14 +83,15 @@ def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
     return _checked(str(path), table), lines == table.num_rows + 1
 
 
-def _head_and_lines(path: Path) -> tuple[str, int]:
-    """The first line of a file, and how many lines it has."""
-    head, lines, end = b"", 0, b"\n"
+def _head_and_size(path: Path) -> tuple[str, int, int]:
+    """The first line of a file, and how many lines and bytes it has; those of its content if it is compressed."""
+    head, lines, size, end = b"", 0, 0, b"\n"
     with pa.input_stream(str(path)) as file:
         while part := bytes(file.read(2**22)):
             head, lines, end = head or part[: 2**16], lines + part.count(b"\n"), part[-1:]
+            size += len(part)
     first = head.decode("utf-8-sig", "replace").splitlines()
-    return first[0] if first else "", lines + (end != b"\n")
+    return first[0] if first else "", lines + (end != b"\n"), size
 
 
 def _parse_csv(path: Path, delimiter: str, texts: Sequence[str], threads: bool) -> pa.Table:
