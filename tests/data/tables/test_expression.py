@@ -60,3 +60,7 @@ def test_names():
 def test_everything_else_is_refused(text):
     with pytest.raises(KairodeError, match=r"the expression .* Use names of columns"):
         Expression(text)
+
+
+def test_a_name_like_those_of_quoted_columns_is_a_name():
+    assert Expression("_quoted_5_").names == {"_quoted_5_"}

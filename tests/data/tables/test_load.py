@@ -482,3 +482,12 @@ def test_a_compressed_file_is_measured_by_its_content(tmp_path, monkeypatch):
 def test_numbers_beyond_64_bits_are_refused():
     with pytest.raises(KairodeError, match="cannot be read as a table"):
         kairode.load_table({"episode": ["a"] * 2, "t": [0, 1], "x": [2**70] * 2, "action": ["b"] * 2})
+
+
+def test_a_file_in_our_format_with_continuous_actions_needs_no_description(tmp_path):
+    path = tmp_path / "pumps.parquet"
+    kairode.write(path, kairode.collect(kairode.make("pendulum", horizon=1.0), episodes=4, seed=0))
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    found, expected = read_episodes(path).data, kairode.read(path)
+    np.testing.assert_array_equal(found.action, expected.action)
+    assert found.spec.actions == expected.spec.actions

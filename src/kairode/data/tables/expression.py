@@ -75,7 +75,7 @@ class Expression:
 
     def _column(self, name: str) -> str:
         quoted = re.fullmatch(r"_quoted_(\d+)_", name)
-        return self._quoted[int(quoted[1])] if quoted else name
+        return self._quoted[int(quoted[1])] if quoted and int(quoted[1]) < len(self._quoted) else name
 
     def _fault(self, why: str) -> KairodeError:
         functions = ", ".join((BEFORE, *_FUNCTIONS))

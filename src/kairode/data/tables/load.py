@@ -1,5 +1,6 @@
 """Tables of irregular records as episodes: any file or data frame whose columns the caller names."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,17 +122,23 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
 
 
 def read_episodes(path: str | Path, config: TableConfig | None = None, *, keep_missing: bool = False) -> LoadedTable:
-    """Episodes of a file: one that Kairode wrote describes itself, any other is loaded as a table.
+    """Episodes of a file: one in Kairode's format is read as such, any other is loaded as a table.
 
     With a config, every file is loaded as a table.
     """
     if config is None and ending(path) not in CSV:
         with open_file(path) as file:
-            described = described_spec(path, file.schema_arrow) is not None
-        if described:
+            own = described_spec(path, file.schema_arrow) is not None or _has_controls(file.schema_arrow.names)
+        if own:
             data = read(path)
             return LoadedTable(data, np.arange(data.decisions + len(data)))
     return load_rows(path, config or TableConfig(), keep_missing=keep_missing)
+
+
+def _has_controls(names: Sequence[str]) -> bool:
+    """Whether columns are those that `kairode.write` writes for continuous actions."""
+    controls = any(name.startswith("action_") for name in names)
+    return controls and "action" not in names and set(RESERVED) - {"action"} <= set(names)
 
 
 def _check_columns(context: TableContext) -> None:
