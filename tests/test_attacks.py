@@ -1,5 +1,7 @@
 """The fixed part of the attacks that the tests run; `make attack` runs all of them, and for longer."""
 
+import json
+
 import pytest
 from attacks.__main__ import campaign
 from attacks._common import ATTACKS, Effort
@@ -7,7 +9,8 @@ from attacks._common import ATTACKS, Effort
 
 def held(name: str, effort: Effort) -> None:
     found = campaign([name], effort)[name]
-    assert found["held"], found
+    if not found["held"]:
+        pytest.fail(json.dumps(found, indent=1, default=str))
 
 
 @pytest.mark.parametrize("name", [name for name, one in ATTACKS.items() if "quick" in one.efforts])
