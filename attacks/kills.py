@@ -419,7 +419,7 @@ def interpreter_seconds() -> float:
         subprocess.run([sys.executable, "-c", "import kairode.__main__"], check=True)
         return time.monotonic() - begun
 
-    return max(0.3, 5 * max(side_by_side(once, range(6))))
+    return max(1.0, 5 * max(side_by_side(once, range(6))))
 
 
 def _terminated_early(folder: Path, command: Command, signals: int, own: float, rng: np.random.Generator) -> Tally:
