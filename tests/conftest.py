@@ -6,6 +6,7 @@ import importlib.metadata
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script: tests send it to processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Most of the time of the tests is compilation: without optimisation and without the newer fusion emitters, XLA takes a
 # quarter of it. With XLA_FLAGS set, even to nothing (`make slow`), programs are compiled as users have them.
 if importlib.metadata.version("jaxlib").startswith("0.10."):

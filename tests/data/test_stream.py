@@ -191,7 +191,7 @@ def test_in_python(file: Path) -> None:
 
 def test_faults_are_named_by_their_row_in_the_file(file: Path, tmp_path: Path) -> None:
     table = pq.read_table(file)
-    bad = table.set_column(2, table.column_names[2], [[*table[2].to_pylist()[:-30], *[float("nan")] * 30]])
+    bad = table.set_column(2, table.column_names[2], [[*table[2].to_pylist()[:-30], *[float("inf")] * 30]])
     pq.write_table(bad, tmp_path / "bad.parquet")
     row = len(table) - 30
     for opened in (kairode.read, stream):

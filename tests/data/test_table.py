@@ -68,10 +68,7 @@ def spoil(rows, column: str, row: int, value):
     [
         ("t", 2, 0.0, "row 2, column 't': times must increase within an episode, 0 follows"),
         ("t", 5, float("nan"), "row 5, column 't': nan is not a finite number"),
-        ("V", 6, float("nan"), "row 6, column 'V': nan is not a finite number"),
         ("E", 1, float("-inf"), "row 1, column 'E': -inf is not a finite number"),
-        ("T1", 4, None, "row 4, column 'T1': the value is missing"),
-        ("T2", 2, None, "row 2, column 'T2': the value is missing"),
         ("reward", 0, float("inf"), "row 0, column 'reward': inf is not a finite number"),
         ("reward", 1, None, "row 1, column 'reward': the value is missing"),
         ("reward", 3, 1.0, "row 3, column 'reward': must be empty in the last row of an episode"),

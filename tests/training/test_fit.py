@@ -81,7 +81,7 @@ def test_early_stopping_keeps_the_best(data: Trajectory) -> None:
 
 def test_bad_batches_are_skipped_and_counted(data: Trajectory) -> None:
     broken = np.array(data.observation)
-    broken[3, 2:] = np.nan
+    broken[3, 2:] = np.inf
     bad = dataclasses.replace(data, observation=broken)
     fitted = train(stacked("rnn", data.spec, 1), dataclasses.replace(QUICK, iterations=20), bad, data, seeds=[0])
     assert 3 <= fitted.skipped[0] <= 5  # one episode of 20, batches of 4, four epochs
@@ -89,7 +89,7 @@ def test_bad_batches_are_skipped_and_counted(data: Trajectory) -> None:
 
 
 def test_too_many_bad_batches_stop_with_the_last_good_weights(data: Trajectory, tmp_path: Path) -> None:
-    broken = dataclasses.replace(data, observation=np.full_like(data.observation, np.nan))
+    broken = dataclasses.replace(data, observation=np.full_like(data.observation, np.inf))
     settings = dataclasses.replace(QUICK, iterations=100)
     models = stacked("rnn", data.spec, 1)
     with pytest.raises(KairodeError, match="batches in a row gave a loss or gradient that is not finite"):

@@ -32,7 +32,7 @@ from kairode.agents.encoder import ObsEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.config.agents import DQNConfig
 from kairode.data.policy import Memory
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.accrual import inner_state, time_held
 from kairode.envs.core import Discrete, Environment, Moment, Spec, begin_episode
 from kairode.envs.schedule import Schedule, hold
@@ -281,7 +281,7 @@ def transitions_from_data(
     mask = data.mask
     if interval is not None:
         mask = mask & (np.abs(np.asarray(data.interval) - interval) < 1e-3 * spec.tick)
-    seen = np.asarray(data.observation, np.float32)
+    seen = np.asarray(carried_forward(data).observation, np.float32)
     last = np.arange(data.interval.shape[1]) == np.asarray(data.length)[:, None] - 1
     ended = last & np.asarray(data.terminated)[:, None]
     discount = np.where(ended, 0.0, spec.discount ** (np.asarray(data.interval) / spec.tick))

@@ -254,12 +254,20 @@ def new_models(config: FitConfig, data: Trajectory | EpisodeStream) -> DynamicsM
     scaled = config.standardize or config.robust_scale
     scale = _scale(data, config.robust_scale) if scaled else Scale.none(len(data.spec.observations))
     keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in model_seeds(config)])
-    return _random_models(config.model, data.spec, config.sizes, scale, keys)
+    return _random_models(config.model, data.spec, config.sizes, scale, _has_missing(data, scale), keys)
+
+
+def _has_missing(data: Trajectory | EpisodeStream, scale: Scale) -> bool:
+    """Whether there are observations that models are not fitted to: missing, or clipped by a robust scale."""
+    blocks = [data] if isinstance(data, Trajectory) else data.blocks()
+    return any(not scale.usable(scale.apply(np.asarray(block.observation, np.float32))).all() for block in blocks)
 
 
 @jit_once
-def _random_models(name: str, spec: Spec, sizes: ModelConfig, scale: Scale, keys: Key[Array, " seeds"]) -> Any:
-    return eqx.filter_vmap(lambda key: build(name, spec, sizes, scale, key=key))(keys)
+def _random_models(
+    name: str, spec: Spec, sizes: ModelConfig, scale: Scale, masked: bool, keys: Key[Array, " seeds"]
+) -> Any:
+    return eqx.filter_vmap(lambda key: build(name, spec, sizes, scale, masked, key=key))(keys)
 
 
 def model_seeds(config: FitConfig) -> list[int]:

@@ -45,9 +45,9 @@ class TableConfig:
     """Columns of categories, such as sex, encoded as one variable per category (one for two categories)."""
     ignore: tuple[str, ...] = ()
     """Columns to leave out. All others with numbers are observations."""
-    missing: Literal["refuse", "carry"] = "refuse"
-    """Missing measurements: refuse the table, or carry the last value forward (the variable's median before the
-    first)."""
+    missing: Literal["keep", "carry", "refuse"] = "keep"
+    """Missing measurements: keep them as missing (models are shown their own predictions there), carry the last value
+    forward (the variable's median before the first), or refuse the table."""
     same_time: Literal["refuse", "merge"] = "refuse"
     """Rows of an episode with the same time: refuse the table, or merge them (means of numbers, sums of rewards, the
     last category and action)."""
@@ -55,7 +55,7 @@ class TableConfig:
     """Discount factor per unit of time."""
 
     def __post_init__(self) -> None:
-        for name, values in (("missing", ("refuse", "carry")), ("same_time", ("refuse", "merge"))):
+        for name, values in (("missing", ("keep", "carry", "refuse")), ("same_time", ("refuse", "merge"))):
             _one_of(name, getattr(self, name), values)
         _one_of("reward_row", self.reward_row, ("decision", "end"))
         for name in ("episode", "time"):
@@ -91,4 +91,4 @@ def ending(path: str | Path) -> str:
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise KairodeError(f"{name} must be {' or '.join(known)}, got '{value}'.")
+        raise KairodeError(f"{name} must be {', '.join(known[:-1])} or {known[-1]}, got '{value}'.")

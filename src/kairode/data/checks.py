@@ -64,7 +64,7 @@ def check_data(
         robust: whether the scale is robust: outliers do not affect it then, and are not named.
     """
     sample = sample_rows(data)
-    middle = np.median(sample, axis=0)
+    middle = _medians(sample)
     middle[-1] = 0.0  # the largest reward, not the farthest from others
     far = _farthest(data, middle)
     if rows is not None:
@@ -72,16 +72,20 @@ def check_data(
     spread = _standard_deviations(data, middle)
     said = []
     for i, variable in enumerate(data.spec.observations):
-        code = _repeated_extreme(sample[:, i], far[i].value)
+        values = sample[:, i][~np.isnan(sample[:, i])]
+        if not values.size:  # of a variable that was hardly ever measured
+            continue
+        code = _repeated_extreme(values, far[i].value)
         if code is not None:
-            said.append(_code(variable.name, sample[:, i], code, far[i], source))
-        elif robust and (part := _clipped(sample[:, i])) > CLIPPED:
+            said.append(_code(variable.name, values, code, far[i], source))
+        elif robust and (part := _clipped(values)) > CLIPPED:
             said.append(
                 f"variable '{variable.name}': {100 * part:.2g} % of the values are beyond ten standard deviations of "
-                "the robust scale, which clips them: without --robust-scale (robust_scale=True in Python) they are kept"
+                "the robust scale and treated as missing: without --robust-scale (robust_scale=True in Python) they "
+                "are kept"
             )
-        elif not robust and _dominated(sample[:, i], far[i].value, spread[i]):
-            said.append(_outlier(variable.name, sample[:, i], far[i], source))
+        elif not robust and _dominated(values, far[i].value, spread[i]):
+            said.append(_outlier(variable.name, values, far[i], source))
         elif 0 < spread[i] < RESOLVED * np.spacing(np.float32(np.abs(middle[i]))):
             said.append(_unresolved(variable.name, middle[i], spread[i]))
     said = _few(said, "variables with such values")
@@ -261,12 +265,22 @@ def sample_rows(data: Trajectory | EpisodeStream) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def _medians(sample: np.ndarray) -> np.ndarray:
+    """Medians of what is not missing; 0 where everything is."""
+    if not np.isnan(sample).any():
+        return np.median(sample, axis=0)
+    known = (column[~np.isnan(column)] for column in sample.T)
+    return np.array([np.median(values) if values.size else 0.0 for values in known])
+
+
 def _standard_deviations(data: Trajectory | EpisodeStream, middle: np.ndarray) -> np.ndarray:
     """Standard deviation of every column, about a middle that keeps the sums accurate."""
-    count, total, squares = 0, np.zeros_like(middle), np.zeros_like(middle)
+    count, total, squares = np.zeros_like(middle), np.zeros_like(middle), np.zeros_like(middle)
     for rows in _rows(data):
-        apart = rows.columns - middle
-        count, total, squares = count + len(apart), total + apart.sum(0), squares + np.square(apart).sum(0)
+        known = ~np.isnan(rows.columns)
+        apart = np.where(known, rows.columns - middle, 0.0)
+        count, total, squares = count + known.sum(0), total + apart.sum(0), squares + np.square(apart).sum(0)
+    count = np.maximum(count, 1)
     return np.sqrt(np.maximum(squares / count - np.square(total / count), 0.0))
 
 
@@ -284,9 +298,10 @@ def _farthest(data: Trajectory | EpisodeStream, middle: np.ndarray) -> list[Plac
     found: list[Place | None] = [None] * len(middle)
     before = 0
     for rows in _rows(data):
-        for i, k in enumerate(np.abs(rows.columns - middle).argmax(0).tolist()):
+        apart = np.abs(rows.columns - middle)
+        for i, k in enumerate(np.where(np.isnan(apart), -1.0, apart).argmax(0).tolist()):
             best, value = found[i], float(rows.columns[k, i])
-            if best is None or abs(value - middle[i]) > abs(best.value - middle[i]):
+            if best is None or np.isnan(best.value) or abs(value - middle[i]) > abs(best.value - middle[i]):
                 found[i] = Place(value, int(rows.episode[k]), int(rows.observation[k]), before + k)
         before += len(rows.columns)
     return [place for place in found if place is not None]

@@ -17,7 +17,8 @@ def robust_statistics(observations: Float[np.ndarray, "n d"]) -> tuple[np.ndarra
     A variable whose interquartile range is 0 takes its standard deviation within the middle 99 %.
     """
     x = observations.astype(np.float64)
-    low, lower, median, upper, high = np.quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
+    quantile = np.nanquantile if np.isnan(x).any() else np.quantile
+    low, lower, median, upper, high = quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
     std = (upper - lower) / IQR
     if not std.all():
         inner = np.where((x >= low) & (x <= high), x, np.nan)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kairode.data.content import DIGEST_KEY, ContentDigest, verify
-from kairode.data.table import described_spec, open_file, parse_rows, reading
+from kairode.data.table import described_spec, open_file, parse_rows, reading, refuse_unmeasured
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
@@ -127,9 +127,12 @@ def stream(path: str | Path, spec: Spec | None = None, *, scratch: str | Path | 
     spec = spec or stream_spec(path)
     rows = ScratchFile(scratch)
     found: list[tuple[np.ndarray, ...]] = []
+    unmeasured = np.ones(len(spec.observations), bool)
     for part in _parse(path, spec):
         rows.append(_rows(part))
+        unmeasured &= np.isnan(part.observation).all((0, 1))
         found.append(tuple(np.asarray(x) for x in (part.length, part.terminated, part.truncated)))
+    refuse_unmeasured(path, spec, unmeasured)
     length, terminated, truncated = (np.concatenate(column) for column in zip(*found, strict=True))
     start = np.concatenate([[0], np.cumsum(length[:-1].astype(np.int64) + 1)])
     return EpisodeStream(spec, file_digest(path), int(length.max()), rows, start, length, terminated, truncated)

@@ -3,8 +3,8 @@
 Columns: `episode`, `t` (float64, strictly increasing within an episode), the observations, `action` (a name or an
 integer) or `action_NAME` for each continuous action, `reward` (of the interval that follows), `terminated`,
 `truncated`. The last row of an episode is its last observation: it has no action and no reward, and tells how the
-episode ended. The environment and all units are stored in the file's metadata under "kairode"; without them, they are
-inferred from the columns.
+episode ended. An empty cell of an observation (NaN in memory) is a measurement that was not taken. The environment and
+all units are stored in the file's metadata under "kairode"; without them, they are inferred from the columns.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def _table(trajectory: Any, number: int) -> pa.Table:
 
     columns: dict[str, Any] = {"episode": number + episode, "t": trajectory.time[rows]}
     observed = np.asarray(trajectory.observation)[rows]
-    columns |= {v.name: observed[:, i] for i, v in enumerate(spec.observations)}
+    columns |= {v.name: pa.array(observed[:, i], from_pandas=True) for i, v in enumerate(spec.observations)}
     action = at_rows(trajectory.action)
     if isinstance(spec.actions, Discrete):
         codes = pa.array(action.astype(np.int32), mask=last)
@@ -118,7 +118,15 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
                 verify(path, metadata, content)
     del table
     pa.default_memory_pool().release_unused()
+    refuse_unmeasured(path, found.spec, np.isnan(np.asarray(found.observation)).all((0, 1)))
     return found
+
+
+def refuse_unmeasured(path: str | Path, spec: Spec, unmeasured: np.ndarray) -> None:
+    """Raise if a variable was never measured."""
+    if unmeasured.any():
+        name = spec.observations[int(unmeasured.argmax())].name
+        raise KairodeError(f"{path}, column '{name}': every value is missing: leave the column out.")
 
 
 def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0) -> Trajectory:
@@ -128,7 +136,7 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
         if name not in table.column_names:
             raise missing(path, name, table.column_names)
     check = Check(path, table, first_row)
-    check.no_gaps([v.name for v in spec.observations] + ["episode", "t", "terminated", "truncated"])
+    check.no_gaps(["episode", "t", "terminated", "truncated"])
     first, last, t = check.episodes()
     terminated, truncated = (check.flags(name, last) for name in ("terminated", "truncated"))
     check.refuse(
@@ -136,7 +144,7 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
         "truncated",
         "the last row of an episode must be either terminated (the process ended) or truncated (the record ended)",
     )
-    observed = np.stack([check.single(v.name) for v in spec.observations], axis=1)
+    observed = np.stack([check.measured(v.name) for v in spec.observations], axis=1)
     action = check.actions(spec, last)
     reward = check.single("reward", last)
     columns = EpisodeRows(observed, action, reward, t, first, last, terminated, truncated)
@@ -375,6 +383,19 @@ class Check:
         bad = np.abs(values) > np.finfo(np.float32).max
         self.refuse(bad, column, lambda row: f"{values[row]:g} exceeds single precision; use a larger unit")
         return values.astype(np.float32)
+
+    def measured(self, column: str) -> np.ndarray:
+        """Numbers of an observation, NaN where it was not measured (an empty cell, or NaN)."""
+        kind = self.table.schema.field(column).type
+        lost = self.nulls(column)
+        if pa.types.is_floating(kind):
+            lost = lost | np.isnan(self.table[column].cast(pa.float64()).fill_null(0).to_numpy())
+        if not lost.any():
+            return self.single(column)
+        zeros = pa.array(np.where(lost, 0.0, self.table[column].cast(pa.float64(), safe=False).fill_null(0).to_numpy()))
+        number = self.table.column_names.index(column)
+        values = Check(self.path, self.table.set_column(number, column, zeros), self.first_row).single(column)
+        return np.where(lost, np.float32(np.nan), values)
 
     def episodes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Masks of the first and last rows of episodes, and the times.

@@ -68,6 +68,22 @@ def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
     return np.take_along_axis(observation, index[..., None], axis=1)
 
 
+def carried_forward(data: Trajectory) -> Trajectory:
+    """Missing observations replaced by the last value of the episode, before the first one by the variable's median.
+
+    For what needs a value of every variable: the features of a policy, initial states, rewards. Models do not.
+    """
+    lost = np.isnan(data.observation)
+    if not lost.any():
+        return data
+    seen = np.asarray(data.observation)
+    moments = np.arange(seen.shape[-2])[:, None]
+    place = np.maximum.accumulate(np.where(lost, -1, moments), axis=-2)
+    filled = np.take_along_axis(seen, np.maximum(place, 0), axis=-2)
+    medians = np.nanmedian(seen.reshape(-1, seen.shape[-1]), axis=0).astype(seen.dtype)
+    return dataclasses.replace(data, observation=np.where(place >= 0, filled, medians))
+
+
 def join(parts: Sequence[Trajectory]) -> Trajectory:
     """Concatenate trajectories of one system, padded to the longest."""
     longest = max(part.interval.shape[1] for part in parts)

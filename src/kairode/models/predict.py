@@ -28,6 +28,8 @@ class Episodes(eqx.Module):
     tau: Float[Array, "*n T"]
     real: Bool[Array, "*n T"]
     """Mask of the decisions that are not padding."""
+    observed: Bool[Array, "*n moments d"] | None = None
+    """Mask of the values that were measured; `obs` is not used elsewhere (and 0). None if all were."""
 
     def batch_last(self) -> "Episodes":
         """From [episode, time, feature] to [time, feature, episode]."""
@@ -43,11 +45,15 @@ def prepare(model: DynamicsModel, trajectory: Trajectory) -> Episodes:
         )
     spec = model.spec
     check_same(spec, trajectory.spec)
+    obs = model.scale.apply(np.asarray(trajectory.observation, np.float32))
+    observed = model.scale.usable(obs)
+    masked = model.masked or not bool(observed.all())
     return Episodes(
-        obs=jnp.asarray(model.scale.apply(np.asarray(trajectory.observation, np.float32)), jnp.float32),
+        obs=jnp.asarray(np.where(observed, obs, 0.0) if masked else obs, jnp.float32),
         action=jnp.asarray(encode_action(spec, jnp.asarray(trajectory.action)), jnp.float32),
         tau=jnp.asarray(np.asarray(trajectory.interval) / spec.tick, jnp.float32),
         real=jnp.asarray(trajectory.mask),
+        observed=jnp.asarray(observed) if masked else None,
     )
 
 
@@ -78,6 +84,8 @@ class Course(NamedTuple):
     """Contribution of observation and action."""
     obs: Float[Array, "T d n"]
     """Predicted observations 1 .. T, standardised."""
+    known: Float[Array, "T d n"] | None = None
+    """Observations 0 .. T-1, with the model's predictions in place of missing values; None if none is missing."""
 
 
 def encode(model: DynamicsModel, episodes: Episodes) -> Gaussian | None:
@@ -85,7 +93,7 @@ def encode(model: DynamicsModel, episodes: Episodes) -> Gaussian | None:
     if not isinstance(model.initial, Variational):
         return None
     batch = episodes.tau.shape[-1]
-    gates, initial = jax.vmap(model.initial.gates)(_inputs(episodes)), unfold(model.initial, batch)
+    gates, initial = jax.vmap(model.initial.gates)(_inputs(model, episodes)), unfold(model.initial, batch)
 
     def read(h: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         return initial.read(h, *step), None
@@ -101,11 +109,12 @@ def follow(
 
     `sees` marks the steps at which the model is given the true observation; elsewhere it is given its own prediction.
     The first observation is always given. None gives all of them (teacher forcing; inputs are then known in advance).
+    In place of a value that was not measured the model is given its own prediction, before the first one the mean.
     Padding leaves z unchanged.
     """
-    x, tau = _inputs(episodes), episodes.tau
+    x, tau, observed = _inputs(model, episodes), episodes.tau, episodes.observed
     transition, decoder = unfold((model.transition, model.decoder), tau.shape[-1])
-    if sees is None:
+    if sees is None and observed is None:
         drive = jax.vmap(model.transition.inputs)(x, tau)
 
         def move(z: Array, step: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
@@ -116,19 +125,21 @@ def follow(
         _, (before, after) = jax.lax.scan(move, z, (drive, tau, episodes.real))
         return Course(before, after, drive, jax.vmap(model.decoder)(after))
 
-    def choose(
-        carry: tuple[Array, Array], step: tuple[Array, Array, Array, Array, Array]
-    ) -> tuple[tuple[Array, Array], Course]:
-        (z, own), (obs, action, tau, seen, real) = carry, step
-        last_obs = jnp.where(seen[None], obs, own)
-        drive = transition.inputs(jnp.concatenate([last_obs, action]), tau)
+    def choose(carry: tuple[Array, Array], step: tuple[Any, ...]) -> tuple[tuple[Array, Array], Course]:
+        (z, own), (obs, action, tau, seen, real, measured) = carry, step
+        known = obs if measured is None else jnp.where(measured, obs, own)
+        last_obs = known if seen is None else jnp.where(seen[None], known, own)
+        if seen is not None and measured is not None:
+            measured = measured | ~seen[None]  # a prediction that is fed back counts as measured, as in imagination
+        drive = transition.inputs(join_inputs(model, last_obs, action, measured), tau)
         after = jnp.where(real[None], transition.move(z, drive, tau), z)
         predicted = decoder(after)
-        return (after, predicted), Course(z, after, drive, predicted)
+        return (after, predicted), Course(z, after, drive, predicted, None if observed is None else known)
 
-    sees = sees.at[0].set(True)
-    steps = (episodes.obs[:-1], episodes.action, tau, sees, episodes.real)
-    _, course = jax.lax.scan(choose, (z, episodes.obs[0]), steps)
+    sees = None if sees is None else sees.at[0].set(True)
+    steps = (episodes.obs[:-1], episodes.action, tau, sees, episodes.real, None if observed is None else observed[:-1])
+    first = episodes.obs[0] if observed is None else jnp.where(observed[0], episodes.obs[0], 0.0)
+    _, course = jax.lax.scan(choose, (z, first), steps)
     return course
 
 
@@ -177,5 +188,26 @@ def predict(
     return predict_with_states(model, trajectory, teacher_forcing=teacher_forcing, seed=seed)[0]
 
 
-def _inputs(episodes: Episodes) -> Float[Array, "T i n"]:
-    return jnp.concatenate([episodes.obs[:-1], episodes.action], axis=1)
+def _inputs(model: DynamicsModel, episodes: Episodes) -> Float[Array, "T i n"]:
+    measured = None if episodes.observed is None else episodes.observed[:-1]
+    return join_inputs(model, episodes.obs[:-1], episodes.action, measured)
+
+
+def join_inputs(
+    model: DynamicsModel,
+    obs: Float[Array, "*T d n"],
+    action: Float[Array, "*T a n"],
+    observed: Bool[Array, "*T d n"] | None = None,
+) -> Float[Array, "*T i n"]:
+    """[s a], or [s m a] for a model with masks m of the measured values, standardised and encoded (batch last)."""
+    if not model.masked:
+        return jnp.concatenate([obs, action], axis=-2)
+    mask = jnp.ones_like(obs) if observed is None else observed.astype(obs.dtype)
+    return jnp.concatenate([obs, mask, action], axis=-2)
+
+
+def timer_features(model: DynamicsModel, course: Course, episodes: Episodes) -> Float[Array, "T f n"]:
+    """[s a z] at the decisions, given true observations (predictions in place of missing values)."""
+    measured = None if episodes.observed is None else episodes.observed[:-1]
+    obs = episodes.obs[:-1] if course.known is None else course.known
+    return jnp.concatenate([join_inputs(model, obs, episodes.action, measured), course.before], axis=1)

@@ -49,12 +49,18 @@ MODELS: dict[str, tuple[NewInitial, NewTransition]] = {
 
 
 def build(
-    name: str, spec: Spec, sizes: ModelConfig | None = None, scale: Scale | None = None, *, key: Key[Array, ""]
+    name: str,
+    spec: Spec,
+    sizes: ModelConfig | None = None,
+    scale: Scale | None = None,
+    masked: bool = False,
+    *,
+    key: Key[Array, ""],
 ) -> DynamicsModel:
-    """Create a model with random weights for a task."""
+    """Create a model with random weights for a task; `masked` for data with missing values."""
     new_initial, new_transition = MODELS[check_model(name)]
     sizes, observed = sizes or ModelConfig(), len(spec.observations)
-    inputs, latent = observed + spec.actions.n, sizes.latent_size
+    inputs, latent = observed * (2 if masked else 1) + spec.actions.n, sizes.latent_size
     solver = parse_solver(sizes.solver, spec.intervals.high / spec.tick)
     initial_key, transition_key, decoder_key, timer_key = jax.random.split(key, 4)
     return DynamicsModel(
@@ -64,6 +70,7 @@ def build(
         timer=_timer(spec, sizes, inputs + latent, timer_key),
         scale=scale or Scale.none(observed),
         spec=spec,
+        masked=masked,
     )
 
 

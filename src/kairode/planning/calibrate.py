@@ -53,14 +53,23 @@ def mean_residuals(
     for action in range(count):
         groups = {step: residuals[(actions == action) & (steps == step)] for step in every}
         found = {step: shrunk_mean(group) for step, group in groups.items() if len(group) >= MIN_TRANSITIONS}
-        if found:
-            means = np.array(list(found.values()))
-            table[action] = np.stack([np.interp(every, list(found), column) for column in means.T], axis=-1)
+        steps_found = np.array(list(found))
+        for i, column in enumerate(np.array(list(found.values())).T):
+            known = ~np.isnan(column)
+            if known.any():
+                table[action, :, i] = np.interp(every, steps_found[known], column[known])
     return table
 
 
 def shrunk_mean(values: Float[np.ndarray, "n obs"]) -> Float[np.ndarray, " obs"]:
-    """m max(0, 1 - e^2 / m^2), with m the mean and e its standard error (James and Stein's positive part)."""
+    """m max(0, 1 - e^2 / m^2), with m the mean and e its standard error (James and Stein's positive part).
+
+    Of a variable with missing values, those that were measured; NaN if they are fewer than `MIN_TRANSITIONS`.
+    """
+    lost = np.isnan(values)
+    if lost.any():
+        known = (values[~lost[:, i], i : i + 1] for i in range(values.shape[1]))
+        return np.array([shrunk_mean(one)[0] if len(one) >= MIN_TRANSITIONS else np.nan for one in known])
     values = values.astype(np.float64)
     mean, error = values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
     return mean * np.maximum(0.0, 1.0 - np.divide(error**2, mean**2, out=np.ones_like(mean), where=mean != 0))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.accrual import accrued
 from kairode.envs.core import Task
 from kairode.models.dynamics import DynamicsModel
@@ -22,7 +22,7 @@ def interpolated(model: DynamicsModel, task: Task, data: Trajectory, *, seed: in
     Predictions from each decision are corrected towards the next true observation, by a fraction of the error that
     grows linearly with time.
     """
-    spec = task.spec
+    spec, data = task.spec, carried_forward(data)
     steps = math.ceil(float(np.max(data.interval)) / spec.finest - 1e-6)
     keys = jax.random.split(jax.random.key(seed), len(data))
     parts = (data.observation[:, :-1], data.action, data.interval, data.observation[:, 1:])

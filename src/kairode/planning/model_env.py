@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
@@ -147,7 +147,7 @@ def make_model_env(
     check_same(members[0].spec, task.spec)
     found: Any = env if starts is None else starts
     if isinstance(found, Trajectory):
-        found = found.observation[:, 0]
+        found = carried_forward(found).observation[:, 0]
     if isinstance(found, Task):
         raise KairodeError(
             "a task does not define initial states: pass data too (starts=data here, data=data in "
@@ -196,7 +196,7 @@ def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
 
 def decision_observations(data: Trajectory) -> Float[np.ndarray, "n obs"]:
     """All observations at which an action was chosen."""
-    return np.asarray(data.observation)[:, :-1][data.mask]
+    return np.asarray(carried_forward(data).observation)[:, :-1][data.mask]
 
 
 STARTS = 4096
@@ -215,7 +215,7 @@ def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
     Bounds that the task defines for a variable also apply.
     """
     rows = np.concatenate([np.asarray(data.observation)[:, 0], np.asarray(data.observation)[:, 1:][data.mask]])
-    low, high = rows.min(0), rows.max(0)
+    low, high = np.nanmin(rows, 0), np.nanmax(rows, 0)
     bounds = np.array([(v.low, v.high) for v in data.spec.observations]).T
     width = margin * (high - low)
     return np.stack([np.maximum(low - width, bounds[0]), np.minimum(high + width, bounds[1])]).astype(np.float32)

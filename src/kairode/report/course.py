@@ -36,7 +36,8 @@ def course_figure(course: Course, title: str) -> Figure:
     for axes, i in zip(panels, shown, strict=False):
         if variables[i]["log"]:
             axes.set_yscale("log")
-        axes.plot(course["time"], true[:, i], color=LINE, lw=1.1, zorder=1)
+        known = ~np.isnan(true[:, i])  # a line from each measurement to the next
+        axes.plot(np.asarray(course["time"])[known], true[known, i], color=LINE, lw=1.1, zorder=1)
         if "model" in course:
             axes.plot(*_prediction(course, i), color=EXPECTED, lw=1.0, linestyle="--", zorder=3)
         axes.plot(course["decisions"], seen[:, i], "o", color=DECISION, ms=2.6, zorder=2)

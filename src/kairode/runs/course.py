@@ -65,13 +65,17 @@ def prediction_errors(course: Course) -> Float[np.ndarray, " obs"]:
     """Mean squared error of each variable at the decisions that follow a prediction, relative to its variance.
 
     Of the logarithm where a variable is shown on such an axis; infinite where a prediction is not finite, 0 for a
-    variable that does not change.
+    variable that does not change. Missing values are left out.
     """
     seen, ahead = np.asarray(course["seen"])[1:], np.asarray(course["model"])[:, -1]
     log = [variable["log"] for variable in course["variables"]]
     with np.errstate(all="ignore"):
         seen, ahead = (np.where(log, np.log10(values), values) for values in (seen, ahead))
-        error, spread = np.mean((ahead - seen) ** 2, axis=0), np.var(seen, axis=0)
+        known = ~np.isnan(seen)
+        count = np.maximum(known.sum(0), 1)
+        error = np.where(known, (ahead - seen) ** 2, 0.0).sum(0) / count
+        apart = np.where(known, seen - np.where(known, seen, 0.0).sum(0) / count, 0.0)
+        spread = (apart**2).sum(0) / count
         found = np.where(spread > 0, error / spread, 0.0)
     return np.where(np.isfinite(error) & np.isfinite(found), found, np.inf)
 
@@ -125,14 +129,17 @@ def predictions(
 
     @eqx.filter_jit
     def run(observations: Array, actions: Array, intervals: Array) -> Array:
-        def hold(carry: tuple[Any, Any], decision: tuple[Array, Array, Array]) -> tuple[tuple[Any, Any], Array]:
-            (z, predicted), (seen, action, tau) = carry, decision
-            obs = predicted if open_loop else seen
-            zs, ahead = model.path(z, obs, action, parts * tau)
-            after = model.step(z, obs, action, tau) if open_loop else (zs[-1], seen)
-            return after, jnp.concatenate([obs[None], ahead])
+        def hold(carry: tuple[Any, ...], decision: tuple[Array, Array, Array]) -> tuple[tuple[Any, ...], Array]:
+            (z, predicted, observed), (seen, action, tau) = carry, decision
+            if not open_loop:
+                observed = ~jnp.isnan(seen)
+            obs = predicted if open_loop else jnp.where(observed, seen, predicted)
+            zs, ahead = model.path(z, obs, action, parts * tau, observed)
+            after = model.step(z, obs, action, tau, observed) if open_loop else (zs[-1], ahead[-1])
+            return (*after, jnp.ones_like(observed)), jnp.concatenate([obs[None], ahead])
 
-        start = (model.start(key=jax.random.key(0)), observations[0])
+        observed, mean = ~jnp.isnan(observations[0]), jnp.asarray(model.scale.mean, observations.dtype)
+        start = (model.start(key=jax.random.key(0)), jnp.where(observed, observations[0], mean), observed)
         return jax.lax.scan(hold, start, (observations, actions, intervals))[1]
 
     return _times(episode, np.append(0.0, parts)), np.asarray(run(*_rows(episode)))

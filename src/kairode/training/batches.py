@@ -33,7 +33,8 @@ def _padded(episodes: Episodes, more: int, longer: int) -> Episodes:
     def pad(x: Array, mode: Literal["edge", "constant"] = "constant") -> Array:
         return jnp.asarray(np.pad(np.asarray(x), [(0, more), (0, longer), *[(0, 0)] * (x.ndim - 2)], mode=mode))
 
-    return Episodes(pad(episodes.obs, "edge"), pad(episodes.action), pad(episodes.tau), pad(episodes.real))
+    observed = None if episodes.observed is None else pad(episodes.observed, "edge")
+    return Episodes(pad(episodes.obs, "edge"), pad(episodes.action), pad(episodes.tau), pad(episodes.real), observed)
 
 
 def split_chunks(episodes: Episodes, most: int) -> Episodes:
@@ -50,11 +51,16 @@ def split_chunks(episodes: Episodes, most: int) -> Episodes:
         return np.asarray(x)[:, : blocks * most].reshape(count, blocks, most, *x.shape[2:])
 
     block, episode = np.nonzero(cut(whole.real)[:, :, 0].T)
-    obs = np.empty((len(block), most + 1, whole.obs.shape[-1]), np.float32)
-    obs[:, :-1] = cut(whole.obs)[episode, block]
-    obs[:, -1] = np.asarray(whole.obs)[:, most::most][episode, block]
-    others = (jnp.asarray(cut(x)[episode, block]) for x in (whole.action, whole.tau, whole.real))
-    return Episodes(jnp.asarray(obs), *others)
+
+    def moments(x: Array) -> Array:
+        found = np.empty((len(block), most + 1, x.shape[-1]), x.dtype)
+        found[:, :-1] = cut(x)[episode, block]
+        found[:, -1] = np.asarray(x)[:, most::most][episode, block]
+        return jnp.asarray(found)
+
+    action, tau, real = (jnp.asarray(cut(x)[episode, block]) for x in (whole.action, whole.tau, whole.real))
+    observed = None if whole.observed is None else moments(whole.observed)
+    return Episodes(moments(whole.obs), action, tau, real, observed)
 
 
 def batch_numbers(seed: int, count: int, batch: int, first: int, iterations: int) -> np.ndarray:

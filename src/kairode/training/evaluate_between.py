@@ -22,7 +22,7 @@ from kairode.envs.core import Environment
 from kairode.envs.host import HostEnvironment
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.predict import Episodes, open_loop, prepare
+from kairode.models.predict import Episodes, join_inputs, open_loop, prepare
 
 FRACTIONS = (0.25, 0.5, 0.75)
 """Times between two decisions, as fractions of the interval."""
@@ -184,7 +184,7 @@ def _open_loop_path(
     data = episodes.batch_last()
     course = open_loop(model, data, key)
     seen = jnp.concatenate([data.obs[:1], course.obs[:-1]])
-    x = jnp.concatenate([seen, data.action], axis=1)
+    x = join_inputs(model, seen, data.action)
     taus = data.tau[:, None] * jnp.array(fractions, data.tau.dtype)[None, :, None]
 
     def between(step: tuple[Array, Array, Array]) -> Float[Array, "k obs n"]:

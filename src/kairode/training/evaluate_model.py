@@ -13,7 +13,7 @@ from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import TIGHT, Adaptive, Solver
-from kairode.models.predict import Episodes, prepare, teacher_forced
+from kairode.models.predict import Episodes, prepare, teacher_forced, timer_features
 from kairode.models.predict import open_loop as follow_open_loop
 from kairode.models.timer import ClassTimer, NoTimer
 from kairode.models.transition import FlowTransition
@@ -31,8 +31,8 @@ class ModelEvaluation:
 
     error: float
     """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
-    by_dimension: list[float]
-    """Mean over valid steps."""
+    by_dimension: list[float | None]
+    """Mean over valid steps; None for a variable that was never measured."""
     time_edges: list[float]
     """Edges of the time bins, in the environment's unit."""
     by_time: list[float | None]
@@ -100,20 +100,24 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
     """Open-loop evaluation from the first observation of each episode, with true actions and intervals."""
     episodes = prepare(model, test)
     predicted = _predictions(model, episodes, seed)
-    squares = (predicted - np.asarray(episodes.obs, np.float64)[:, 1:]) ** 2
+    squares = _squares(predicted, episodes)
     real = np.asarray(episodes.real)
     each = squares[real]
+    # NaN where nothing was measured; without such values the sums keep their order
+    average = np.mean if episodes.observed is None else _nanmean
     times = test.time[:, 1:][real]
     edges = np.linspace(0.0, times.max(), BINS + 1)
     part = np.minimum(np.searchsorted(edges, times, side="left") - 1, BINS - 1)
-    means = [float(each[part == i].mean()) if (part == i).any() else None for i in range(BINS)]
-    episode = np.where(real, squares.mean(-1), 0.0).sum(1)
+    means = [float(average(each[part == i])) if np.isfinite(each[part == i]).any() else None for i in range(BINS)]
+    episode = np.where(real, average(squares, -1), 0.0)
+    steps = real & np.isfinite(episode)
+    episode = np.where(steps, episode, 0.0).sum(1)
     worst = np.sort(episode)[-max(1, len(episode) // 100) :]
     return ModelEvaluation(
-        median_episode=float(np.median(episode / real.sum(1))),
+        median_episode=float(np.median(episode / np.maximum(steps.sum(1), 1))),
         worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
-        error=float(each.mean()),
-        by_dimension=each.mean(0).tolist(),
+        error=float(average(each)),
+        by_dimension=[None if np.isnan(found) else found for found in average(each, 0).tolist()],
         time_edges=edges.tolist(),
         by_time=means,
         timer_hits=_timer_hits(model, episodes, seed),
@@ -133,8 +137,21 @@ def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight
     if not np.isfinite(exact[real]).all():
         return SolverCheck(None, None, None)
     apart = (exact - chosen)[real]
-    error = ((exact - np.asarray(episodes.obs)[:, 1:]) ** 2)[real].mean()
+    error = (np.mean if episodes.observed is None else _nanmean)(_squares(exact, episodes)[real])
     return SolverCheck(float(np.sqrt((apart**2).mean())), float(np.abs(apart).max()), float(error))
+
+
+def _squares(predicted: np.ndarray, episodes: Episodes) -> np.ndarray:
+    """Squared errors of predicted observations 1 .. T; NaN where nothing was measured."""
+    squares = (predicted - np.asarray(episodes.obs, np.float64)[:, 1:]) ** 2
+    return squares if episodes.observed is None else np.where(np.asarray(episodes.observed)[:, 1:], squares, np.nan)
+
+
+def _nanmean(values: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """Mean of what is not NaN; NaN where everything is."""
+    known = ~np.isnan(values)
+    count = known.sum(axis)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis) / np.maximum(count, 1), np.nan)
 
 
 def _predictions(model: DynamicsModel, episodes: Episodes, seed: int) -> np.ndarray:
@@ -197,8 +214,7 @@ def _timed(model: DynamicsModel, episodes: Episodes, key: Any) -> tuple[Any, Any
     """Most likely and sampled interval at every decision, in ticks, given true observations."""
     start_key, draw_key = key, jax.random.fold_in(key, 1)
     data = episodes.batch_last()
-    before = teacher_forced(model, data, start_key).before
-    features = jnp.concatenate([data.obs[:-1], data.action, before], axis=1)
+    features = timer_features(model, teacher_forced(model, data, start_key), data)
     keys = jax.random.split(draw_key, len(features))
     likely = jax.vmap(model.timer.interval)(features)
     drawn = jax.vmap(lambda x, key: model.timer.interval(x, key=key))(features, keys)

@@ -11,7 +11,7 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.models.initial import kl_to_standard_normal
 from kairode.models.networks import unfold
 from kairode.models.ode import FixedSteps
-from kairode.models.predict import Course, Episodes, encode, follow
+from kairode.models.predict import Course, Episodes, encode, follow, timer_features
 from kairode.models.transition import FlowTransition
 
 
@@ -31,16 +31,17 @@ def masked_mean(values: Float[Array, "*axes"], mask: Bool[Array, "*axes"]) -> Fl
     return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1)
 
 
-def state_error(
-    predicted: Float[Array, "T d n"], true: Float[Array, "T d n"], real: Bool[Array, "T n"]
-) -> Float[Array, ""]:
-    """Squared error, mean over valid steps and dimensions."""
-    return masked_mean(((predicted - true) ** 2).mean(1), real)
+def state_error(predicted: Float[Array, "T d n"], episodes: Episodes) -> Float[Array, ""]:
+    """Squared error of predicted observations 1 .. T, mean over valid steps and dimensions that were measured."""
+    squares = (predicted - episodes.obs[1:]) ** 2
+    if episodes.observed is None:
+        return masked_mean(squares.mean(1), episodes.real)
+    return masked_mean(squares, episodes.observed[1:] & episodes.real[:, None])
 
 
 def timer_loss(model: DynamicsModel, course: Course, episodes: Episodes) -> Float[Array, ""]:
     """Timer loss of g(z_i, a_i, s_i), mean over valid steps, equation (10)."""
-    features = jnp.concatenate([episodes.obs[:-1], episodes.action, course.before], axis=1)
+    features = timer_features(model, course, episodes)
     return masked_mean(jax.vmap(model.timer.loss)(features, episodes.tau), episodes.real)
 
 
@@ -123,7 +124,7 @@ def objective(
         kl = kl_to_standard_normal(q).mean()
     sees = None if truth is None else jax.random.bernoulli(sees_key, truth, episodes.tau.shape)
     course = follow(model, z, episodes, sees)
-    state = state_error(course.obs, episodes.obs[1:], episodes.real)
+    state = state_error(course.obs, episodes)
     timer = timer_loss(model, course, episodes)
     field = field_terms(model, course, episodes, weights, field_key)
     if weights.consistency > 0:

@@ -32,6 +32,7 @@ def save_models(folder: str | Path, name: str, sizes: ModelConfig, models: list[
         sizes=dataclasses.asdict(sizes),
         scale=[list(scale.mean), list(scale.std)],
         scale_limit=scale.limit,
+        masked=models[0].masked,
         seeds=len(models),
         spec=spec_to_dict(models[0].spec),
     )
@@ -49,14 +50,14 @@ def load_models(folder: str | Path) -> list[DynamicsModel]:
         spec = spec_from_dict(about["spec"])
         mean, std = (tuple(map(float, numbers)) for numbers in about["scale"])
         scale = Scale(mean, std, about.get("scale_limit"))
-        seeds = int(about["seeds"])
-        shapes = eqx.filter_eval_shape(build, about["model"], spec, sizes, scale, key=jax.random.key(0))
+        seeds, masked = int(about["seeds"]), bool(about.get("masked"))
+        shapes = eqx.filter_eval_shape(build, about["model"], spec, sizes, scale, masked, key=jax.random.key(0))
     except MALFORMED as error:
         raise KairodeError(f"{path} is damaged: it does not describe a model ({error}).") from error
     shapes = eqx.filter(as_saved(folder, shapes, NAME), lambda x: isinstance(x, jax.ShapeDtypeStruct))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), shapes)
     checkpoint.compare_description(folder, shapes, NAME)  # before any memory is taken
-    model = build(about["model"], spec, sizes, scale, key=jax.random.key(0))
+    model = build(about["model"], spec, sizes, scale, masked, key=jax.random.key(0))
     params, static = eqx.partition(as_saved(folder, model, NAME), eqx.is_array)
     weights = checkpoint.load(folder, jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), params), NAME)
     if checkpoint.describe(folder, NAME)["sha256"] != about["sha256"]:  # another process has replaced them meanwhile

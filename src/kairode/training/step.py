@@ -179,8 +179,7 @@ def validate(fit_state: FitState, data: Episodes, static: Any, own: bool = False
     def error(params: Any, key: Array, data: Episodes) -> Array:
         key = jax.random.fold_in(jax.random.wrap_key_data(key), VALIDATION)
         episodes = data.batch_last()
-        course = open_loop(eqx.combine(params, static), episodes, key)
-        return state_error(course.obs, episodes.obs[1:], episodes.real)
+        return state_error(open_loop(eqx.combine(params, static), episodes, key).obs, episodes)
 
     return jax.vmap(error, in_axes=(0, 0, 0 if own else None))(fit_state.params, fit_state.key, data)
 

@@ -209,10 +209,13 @@ def test_all_faults_are_named_in_one_pass(visits):
     with pytest.raises(KairodeError) as found:
         kairode.load_table(visits, episode="subject", time="when", action="drug", static=["age"])
     said = str(found.value).splitlines()
-    assert said[0] == f"{visits}: 4 faults (rows are counted from 0):"
+    assert said[0] == f"{visits}: 3 faults (rows are counted from 0):"
     assert said[1].startswith("- row 4 (line 6), column 'V': 'high' is not a number")
     assert said[2].startswith("- column 'sex': numbers are required, the column holds text such as 'F'")
     assert said[3].startswith("- row 4 (line 6), column 'age': a static column must not change")
+    with pytest.raises(KairodeError, match="4 faults") as found:
+        kairode.load_table(visits, episode="subject", time="when", action="drug", static=["age"], missing="refuse")
+    said = str(found.value).splitlines()
     assert said[4].startswith("- row 3 (line 5), column 'E': 1 of 5 values (20.0%) are missing")
 
 

@@ -171,7 +171,10 @@ def rewards_of(
         context.notes.append(f"{bad.sum():,} rewards are missing, and counted as 0.")
     elif not (faulty or column in context.faults.columns):
         context.faults.add_rows(
-            bad, column, "the reward of the decision in this row is missing or not finite: correct what it depends on"
+            bad,
+            column,
+            "the reward of the decision in this row is missing or not finite: correct what it depends on"
+            + (", or carry values forward (missing: carry)" if isinstance(reward, Expression) else ""),
         )
     return np.where(bad, 0.0, found)
 

@@ -1,6 +1,5 @@
 """What is in a table: sizes, intervals, missing values, actions, rewards, as plain figures for a report."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +104,4 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _about_values(loaded: LoadedTable, source: str) -> list[str]:
     """Outliers, gaps in time and large rewards, with their rows."""
-    data, observed = loaded.data, np.array(loaded.data.observation)
-    usual = np.nanmedian(observations(data), axis=0)
-    filled = np.where(np.isnan(observed), usual, observed)
-    known = dataclasses.replace(data, observation=filled.astype(np.float32))
-    return [f"{text[0].upper()}{text[1:]}." for text in check_data(known, source, rows=loaded.rows)]
+    return [f"{text[0].upper()}{text[1:]}." for text in check_data(loaded.data, source, rows=loaded.rows)]

@@ -76,7 +76,7 @@ def _as_tuple(name: str, value: Any) -> tuple[str, ...]:
 def load_rows(
     source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
 ) -> LoadedTable:
-    """Load a table with a config; `keep_missing` leaves missing observations NaN."""
+    """Load a table with a config; `keep_missing` leaves missing observations NaN, whatever the config."""
     try:
         return _load_rows(source, config, reward, keep_missing)
     except pa.ArrowException as error:  # of a type that Arrow has no function for
@@ -106,7 +106,7 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
         context.faults.rows = context.faults.rows[groups.heads]
         rows = rows.merged()
     filled = dict(observed)
-    if not keep_missing or config.missing == "carry":
+    if not (keep_missing and config.missing == "refuse"):
         fill_missing(context, filled, rows)
     usable = {name: column for name, column in filled.items() if isinstance(column, np.ndarray) and name in extra}
     rewards = rewards_of(context, given, {**extra, **usable}, rows, keep_missing)

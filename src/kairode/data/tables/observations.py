@@ -96,8 +96,8 @@ def fill_static(context: TableContext, observed: Observed, rows: SortedRows) -> 
 
 
 def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) -> None:
-    """Refuse missing values, or carry the last one of the episode forward."""
-    filled = early = 0
+    """Keep missing values, carry the last one of the episode forward, or refuse them."""
+    filled = early = kept = 0
     for name, column in observed.items():
         lost = _missing(column)
         if not lost.any() or name in context.faults.columns:
@@ -107,7 +107,11 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
         elif context.config.missing == "refuse":
             share = f"{lost.sum():,} of {len(lost):,} values ({lost.mean():.1%}) are missing, this one first"
             first = np.arange(len(lost)) == lost.argmax()
-            context.faults.add_rows(first, name, f"{share}: carry the last value forward (missing: carry)")
+            context.faults.add_rows(
+                first, name, f"{share}: keep them as missing (missing: keep), or carry the last value forward (carry)"
+            )
+        elif context.config.missing == "keep":
+            kept += int(lost.sum())
         else:
             values = column.codes if isinstance(column, Categories) else column
             place = np.maximum.accumulate(np.where(lost & ~rows.first, 0, np.arange(len(lost))))
@@ -116,6 +120,9 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
             usual = np.bincount(known).argmax() if isinstance(column, Categories) else np.median(known)
             observed[name] = _replace(column, np.where(none, usual, values[place]))
             filled, early = filled + int(lost.sum()), early + int(none.sum())
+    if kept:
+        part = kept / (len(rows.t) * len(observed))
+        context.notes.append(f"{kept:,} missing values ({part:.1%}) are kept as missing.")
     if filled:
         context.filled = True
         first = f", {early:,} of them, before the first one, with the column's median or most frequent value"
