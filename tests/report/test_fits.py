@@ -35,6 +35,14 @@ def record(source: str, test_episodes: int, *errors: float) -> dict[str, Any]:
     return {"config": config, "figures": figures}
 
 
+def test_a_model_no_better_than_the_mean_is_called_so(capsys) -> None:
+    found = record("clinic.parquet", 20, 0.9, 1.1)
+    for variance, said in ((1.0, True), (2.0, False)):
+        found["figures"]["variance"] = variance
+        print_fit(found, SPEC)
+        assert ("the model is no better" in " ".join(capsys.readouterr().out.split())) == said
+
+
 def test_one_seed_and_one_test_episode_of_a_file(capsys) -> None:
     print_fit(record("clinic.parquet", 1, 0.25), SPEC)
     out = capsys.readouterr().out

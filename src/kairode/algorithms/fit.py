@@ -312,6 +312,7 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
         "test_error": errors,
         "mean": mean(errors),
         "std": std(errors),
+        "variance": evaluations[0].variance,
         "by_dimension": {name: [found.by_dimension[i] for found in evaluations] for i, name in enumerate(names)},
         "time_edges": evaluations[0].time_edges,
         "by_time": [found.by_time for found in evaluations],

@@ -32,7 +32,7 @@ class TableConfig:
     reward: str | None = None
     """Column of the reward, or an expression of columns such as "1000 * E - 0.1 * V": names mean values at the end of
     the interval, `before(E)` the value at the decision, tau the interval. By default the column reward; where there is
-    none, rewards are 0."""
+    none, rewards are 0. On the command, write --reward="-V" if it begins with a minus sign."""
     reward_row: Literal["decision", "end"] = "decision"
     """Whether the reward column's value stands in the row of the decision that earned it or in the row that ends its
     interval."""
@@ -58,9 +58,15 @@ class TableConfig:
         for name, values in (("missing", ("keep", "carry", "refuse")), ("same_time", ("refuse", "merge"))):
             _one_of(name, getattr(self, name), values)
         _one_of("reward_row", self.reward_row, ("decision", "end"))
-        for name in ("episode", "time"):
-            if not isinstance(getattr(self, name), str):
-                raise KairodeError(f"{name} must be the name of a column, got {getattr(self, name)!r}.")
+        for name in ("episode", "time", "terminal", "reward", "time_unit"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (value is None and name not in ("episode", "time"))):
+                what = "a word such as day" if name == "time_unit" else "the name of a column"
+                raise KairodeError(f"{name} must be {what}, got {value!r}.")
+        if self.reward is not None:
+            object.__setattr__(self, "reward", self.reward.strip())
+        if self.time_unit is not None and self.time_unit.removesuffix("s") in TIME_UNITS:
+            object.__setattr__(self, "time_unit", self.time_unit.removesuffix("s"))
         if not (isinstance(self.discount, int | float) and 0 <= self.discount <= 1):
             raise KairodeError(f"discount must lie in [0, 1], got {self.discount}.")
         if not (self.action or self.controls):
@@ -72,6 +78,8 @@ class TableConfig:
             for column in columns:
                 if roles.setdefault(column, role) != role and {role, roles[column]} != {"static", "categorical"}:
                     raise KairodeError(f"the column '{column}' cannot be {roles[column]} and {role}: choose one.")
+        if self.reward in roles:
+            raise KairodeError(f"the column '{self.reward}' cannot be {roles[self.reward]} and reward: choose one.")
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:

@@ -10,6 +10,8 @@ from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
 from kairode.text import MOST, listed, say, short_name
 
+NO_BETTER = 0.95
+"""Fraction of the error of predicting the mean from which on a model is no better than that."""
 FEW = 10
 """Test episodes below which an error is a rough estimate."""
 
@@ -63,7 +65,12 @@ def print_fit(record: dict[str, Any], spec: Spec) -> None:
     name, most = record["config"]["model"], spec.max_decisions
     what = f"test episodes of up to {most} decisions" if most else "whole test episodes"
     say(f"{name} predicts {what} from their first observation with mean squared error {error:.4g}{unit}{spread}.")
-    episodes = record["config"]["test_episodes"]
+    episodes, variance = record["config"]["test_episodes"], figures.get("variance", math.inf)
+    if error >= NO_BETTER * variance:
+        say(
+            f"Predicting the mean of each variable has an error of {variance:.4g}: the model is no better. Fit it "
+            "longer, or to more episodes; it may also be that nothing better can be predicted."
+        )
     if episodes < FEW:
         say(f"With {episodes} test episode{'s' * (episodes > 1)} this error is a rough estimate.")
     median, share = mean(figures["median_episode"]), 100 * mean(figures["worst_share"])

@@ -31,6 +31,8 @@ class ModelEvaluation:
 
     error: float
     """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
+    variance: float
+    """Variance of the observations, mean over dimensions: the error of predicting the mean of each."""
     by_dimension: list[float | None]
     """Mean over valid steps; None for a variable that was never measured."""
     time_edges: list[float]
@@ -117,6 +119,7 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
         median_episode=float(np.median(episode / np.maximum(steps.sum(1), 1))),
         worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
         error=float(average(each)),
+        variance=_variance(np.asarray(episodes.obs, np.float64)[:, 1:], episodes),
         by_dimension=[None if np.isnan(found) else found for found in average(each, 0).tolist()],
         time_edges=edges.tolist(),
         by_time=means,
@@ -145,6 +148,16 @@ def _squares(predicted: np.ndarray, episodes: Episodes) -> np.ndarray:
     """Squared errors of predicted observations 1 .. T; NaN where nothing was measured."""
     squares = (predicted - np.asarray(episodes.obs, np.float64)[:, 1:]) ** 2
     return squares if episodes.observed is None else np.where(np.asarray(episodes.observed)[:, 1:], squares, np.nan)
+
+
+def _variance(obs: np.ndarray, episodes: Episodes) -> float:
+    """Of observations 1 .. T, mean over the dimensions that were measured."""
+    known = np.asarray(episodes.real)[..., None] & np.ones(obs.shape, bool)
+    if episodes.observed is not None:
+        known = known & np.asarray(episodes.observed)[:, 1:]
+    count = np.maximum(known.sum((0, 1)), 1)
+    apart = np.where(known, obs - np.where(known, obs, 0.0).sum((0, 1)) / count, 0.0)
+    return float(((apart**2).sum((0, 1)) / count)[known.any((0, 1))].mean())
 
 
 def _nanmean(values: np.ndarray, axis: int | None = None) -> np.ndarray:

@@ -64,3 +64,12 @@ def test_everything_else_is_refused(text):
 
 def test_a_name_like_those_of_quoted_columns_is_a_name():
     assert Expression("_quoted_5_").names == {"_quoted_5_"}
+
+
+def test_names_that_python_would_normalise():
+    """The letter fi of one piece, the micro sign, an Angstrom: as they stand in the header."""
+    for name in ("\ufb01x", "\u00b5g", "\u212bx", "größe2"):
+        found = Expression(f"2 * {name} + before({name})")
+        assert found.names == {name}
+        one = np.array([3.0])
+        assert found({name: np.array([1.0])}, {name: one}, one) == [7.0]

@@ -93,6 +93,41 @@ def test_a_clock_change_is_noticed():
     assert inspected(table(t=[start + datetime.timedelta(days=int(day)) for day in days]))["warnings"] == []
 
 
+def test_a_pause_of_an_hour_is_no_clock_change():
+    seconds = np.tile(np.arange(ROWS) * 5.0 + 3600.0 * (np.arange(ROWS) > 6), EPISODES)
+    assert not any("clocks" in text for text in inspected(table(t=seconds), time_unit="second")["warnings"])
+
+
+def test_arms_that_are_constant_in_an_episode_are_no_confounding():
+    """Decisions of an episode are not independent: 60 patients differ by chance alone."""
+    said = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        level = np.repeat(rng.normal(size=EPISODES), ROWS)
+        arm = np.repeat(rng.choice(["on", "off"], EPISODES), ROWS)
+        found = inspected(table(x=level + 0.1 * rng.normal(size=len(level)), action=arm))["warnings"]
+        said += any("Confounding" in text for text in found)
+    assert said <= 1
+
+
+def test_few_pairs_are_no_leak():
+    few = np.full(EPISODES * ROWS, np.nan)
+    few[[1, 14, 27, 40]] = [1.0, 2.0, 3.0, 4.0]
+    given = table(z=few, missing_rarely=few**2)
+    given["reward"] = np.where(np.isnan(few), given["reward"], 2 * few)
+    assert not any("leak" in text for text in inspected(given)["warnings"])
+
+
+def test_values_are_compared_with_those_that_were_measured():
+    """A variable measured in a hundredth of the rows has no outliers, and one of 1e30 is one."""
+    rng = np.random.default_rng(0)
+    rare = np.where(rng.random(EPISODES * ROWS) < 0.03, rng.normal(size=EPISODES * ROWS), np.nan)
+    assert inspected(table(z=rare))["warnings"] == []
+    rare[np.flatnonzero(~np.isnan(rare))[3]] = 1e30
+    (said,) = inspected(table(z=rare))["warnings"]
+    assert said.startswith("Variable 'z': 1e30")
+
+
 def test_controls_that_never_vary():
     found = inspected(table(a=np.full(EPISODES * ROWS, 2.0)), controls=("a",), ignore=("action",))
     assert found["warnings"] == ["Never varied, so nothing can be learned about them: a."]

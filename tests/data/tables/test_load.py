@@ -437,7 +437,7 @@ def test_static_values_are_compared_before_rows_are_merged():
             {"categorical": "a"},
             "names or numbers are required",
         ),
-        ({}, {"reward": "a", "static": "a"}, "column 'a': it is not an observation, so it cannot be static"),
+        ({}, {"reward": "a", "static": "a"}, "the column 'a' cannot be static and reward: choose one"),
         ({}, {"reward": "-" * 1900 + "a"}, "the expression"),
         ({}, {"reward": "a" + "+a" * 990}, "nested more than"),
         ({}, {"reward": "a*1" + "0" * 400}, "a number is too large"),
@@ -494,3 +494,39 @@ def test_a_file_in_our_format_with_continuous_actions_needs_no_description(tmp_p
     found, expected = read_episodes(path).data, kairode.read(path)
     np.testing.assert_array_equal(found.action, expected.action)
     assert found.spec.actions == expected.spec.actions
+
+
+def test_a_reward_that_is_the_action_is_refused():
+    with pytest.raises(KairodeError, match="cannot be action and reward"):
+        kairode.load_table(columns(), reward="action")
+
+
+def test_units_of_time_are_singular():
+    assert kairode.load_table(columns(), time_unit="days").spec.time_unit == "day"
+
+
+def test_spaces_around_the_name_of_the_reward():
+    given = columns(gain=[1.0, 2.0, 3.0, 4.0, 5.0])
+    data = kairode.load_table(given, reward=" gain ", ignore="reward")
+    assert "gain" not in [variable.name for variable in data.spec.observations]
+
+
+def test_categories_that_may_stand_for_missing_values_are_named():
+    """NA may be a region."""
+    data = kairode.load_table(columns(kind=["EU", "NA", "EU", "NA", "EU"]), categorical="kind")
+    assert any(note.startswith("'NA' is a category of 'kind': empty these cells") for note in data.spec.notes)
+
+
+def test_doses_are_pointed_to_controls():
+    size = 50
+    given = {"episode": [0] * size, "t": np.arange(size), "x": np.arange(size) ** 2.0, "action": np.arange(size) / 7}
+    assert any("give it as controls" in note for note in kairode.load_table(given).spec.notes)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "complaint"), [("utf-16", "UTF-16, as spreadsheets save it"), ("latin-1", "the names of the columns")]
+)
+def test_other_encodings_are_named(tmp_path, encoding, complaint):
+    (tmp_path / "visits.csv").write_bytes("episode,t,größe,action\n0,0,1,a\n0,1,2,b\n".encode(encoding))
+    with pytest.raises(KairodeError, match=complaint):
+        kairode.load_table(tmp_path / "visits.csv")

@@ -14,7 +14,7 @@ from kairode.data.tables.faults import Faults
 MOSTLY = 0.5
 """Fraction of the cells of a text column that are numbers, from which on it is taken for a column of numbers."""
 NOTHING = {"", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", ".", "#N/A"}
-"""Texts that stand for an empty cell in a column of numbers."""
+"""Texts that stand for an empty cell in a column of numbers; elsewhere they may be names (no treatment, a region)."""
 EMPTY_COLUMN = "all cells are empty: add it to ignore"
 FLAGS = {"true": 1.0, "yes": 1.0, "y": 1.0, "t": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "n": 0.0, "f": 0.0, "0": 0.0}
 FLAGS[""] = 0.0
@@ -121,7 +121,7 @@ def categories(column: pa.ChunkedArray, name: str, faults: Faults) -> Categories
     if is_time(kind):  # not every timestamp has a value in Python
         column = column.cast(pa.string())
     encoded = column.combine_chunks().dictionary_encode()
-    found = [None if _is_empty(value) else _name(value) for value in encoded.dictionary.to_pylist()]
+    found = [None if is_empty(value) else _name(value) for value in encoded.dictionary.to_pylist()]
     names = sorted({name for name in found if name is not None}, key=_sort_key)
     code = {name: i for i, name in enumerate(names)}
     code_of = np.array([*(MISSING if name is None else code[name] for name in found), MISSING])
@@ -129,7 +129,8 @@ def categories(column: pa.ChunkedArray, name: str, faults: Faults) -> Categories
     return Categories(code_of[places], names)
 
 
-def _is_empty(value: object) -> bool:
+def is_empty(value: object) -> bool:
+    """Whether a cell of names or numbers is empty."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kairode.data.tables.columns import MISSING, categories, flags, is_number, numbers
+from kairode.data.tables.columns import MISSING, categories, flags, is_empty, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext
 from kairode.data.tables.expression import INTERVAL, Columns, Expression
 from kairode.envs.core import Continuous, Discrete
@@ -15,6 +15,8 @@ from kairode.text import listed, short_name
 Reward = Callable[[Columns, Columns, np.ndarray], Any]
 """Of the columns at the decisions, the columns at the ends of their intervals, and the intervals."""
 MOST_ACTIONS = 1000
+MANY = 20
+"""Different numbers from which on a column of actions may be meant as a quantity."""
 RARE = 0.01
 """Fraction of the decisions below which a combination of actions is reported as rare."""
 
@@ -62,9 +64,21 @@ def decided_actions(
     rare = [f"{name} ({count:,})" for name, count in zip(taken_names, counts, strict=True) if count < RARE * len(codes)]
     if rare and len(context.decided) > 1:
         context.notes.append(f"Rare combinations of actions (decisions): {listed(rare)}.")
+    if len(kinds) > MANY and all(_is_number(name) for name in taken_names):
+        context.notes.append(
+            f"'{short_name(context.decided[0])}' has {len(kinds):,} different numbers, each an action of its own: if "
+            "it is a quantity, such as a dose, give it as controls."
+        )
     found = np.zeros(len(action), np.int64)
     found[decides] = codes
     return found, Discrete(tuple(taken_names))
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return bool(np.isfinite(float(name)))
+    except ValueError:
+        return False
 
 
 def check_actions_given(context: TableContext, action: np.ndarray, last: np.ndarray) -> None:
@@ -82,8 +96,7 @@ def check_actions_given(context: TableContext, action: np.ndarray, last: np.ndar
 
 
 def _empty_cell(context: TableContext, name: str, row: int) -> bool:
-    value = context.table[name][int(np.flatnonzero(context.order == context.faults.rows[row])[0])].as_py()
-    return value is None or value != value or (isinstance(value, str) and not value.strip())
+    return is_empty(context.table[name][int(np.flatnonzero(context.order == context.faults.rows[row])[0])].as_py())
 
 
 def read_terminated(context: TableContext, rows: SortedRows) -> np.ndarray:
@@ -105,7 +118,7 @@ def read_terminated(context: TableContext, rows: SortedRows) -> np.ndarray:
 def read_reward(context: TableContext, function: Reward | None) -> np.ndarray | Reward:
     """The reward column (NaN where empty), or a function that computes the rewards."""
     config, names = context.config, context.table.column_names
-    text = None if config.reward is None else config.reward.strip()
+    text = config.reward
     column = "reward" if text is None else text
     if function is None and context.has(column):
         if text is not None and text != "reward":

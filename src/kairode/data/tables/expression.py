@@ -17,6 +17,8 @@ BEFORE = "before"
 INTERVAL = "tau"
 """The length of the interval."""
 _QUOTED = re.compile("`([^`]*)`")
+_BEYOND_ASCII = re.compile(r"((?<!\w)(?=\w*[^\W\x00-\x7f])[^\W\d]\w*)")
+"""A name with letters beyond ASCII."""
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -60,7 +62,9 @@ class Expression:
         if len(text) > MOST_LETTERS:
             raise self._fault(f"it has {len(text):,} letters, at most {MOST_LETTERS:,} are allowed")
         try:
-            self._tree = ast.parse(_QUOTED.sub(self._identifier, text).strip(), mode="eval").body
+            # Python normalises names beyond ASCII, so they are treated like those between backticks.
+            plain = _BEYOND_ASCII.sub(self._identifier, _QUOTED.sub(self._identifier, text))
+            self._tree = ast.parse(plain.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise self._fault("it is not valid") from error
         if _depth(self._tree) > MOST_DEPTH:

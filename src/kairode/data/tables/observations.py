@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from kairode.data.tables.columns import EMPTY_COLUMN, MISSING, Categories, categories, is_time, numbers
+from kairode.data.tables.columns import EMPTY_COLUMN, MISSING, NOTHING, Categories, categories, is_time, numbers
 from kairode.data.tables.context import SortedRows, TableContext
 from kairode.envs.core import Variable
 from kairode.errors import KairodeError
-from kairode.text import listed
+from kairode.text import listed, short_name
 
 MOST_CATEGORIES = 50
 MANY_ROWS = 10
@@ -51,6 +51,12 @@ def _checked_categories(context: TableContext, name: str) -> Categories:
             name,
             f"{len(found.names):,} categories, at most {MOST_CATEGORIES} are encoded: group them, or add it to "
             "ignore if it is an identifier",
+        )
+    doubtful = [f"'{one}'" for one in found.names if one in NOTHING]
+    if doubtful:
+        context.notes.append(
+            f"{listed(doubtful)} is a category of '{short_name(name)}': empty these cells if they stand for missing "
+            "values."
         )
     if not found.names and name not in context.faults.columns:
         context.faults.add(name, EMPTY_COLUMN)

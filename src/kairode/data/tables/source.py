@@ -64,6 +64,10 @@ def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
         if check_regular(path) == 0:
             raise KairodeError(f"{path} is empty (0 bytes).")
         head, lines, size = _head_and_size(path)
+        if "\x00" in head:
+            raise KairodeError(f"{path}: the text is not UTF-8 (UTF-16, as spreadsheets save it?). Save it as UTF-8.")
+        if "\ufffd" in head:
+            raise KairodeError(f"{path}: the names of the columns are not UTF-8. Save the file as UTF-8.")
         check_memory(GROWTH * size, f"{path}: the rows", "convert it to Parquet in parts, and fit with --stream")
         if not head:
             raise KairodeError(f"{path} is empty: a first line with the names of the columns is required.")

@@ -23,6 +23,8 @@ EXPECTED = 20.0
 """Times that an action would be taken in a band by chance, from which on its absence is remarked on."""
 ALWAYS = 0.999
 """Correlation from which on one column is taken to determine another."""
+PAIRS = 10
+"""Pairs of values that a correlation needs."""
 MOST = 5
 """Variables that are named in a sentence."""
 
@@ -78,16 +80,13 @@ def _constant_controls(data: Trajectory) -> str:
 def _confounding(data: Trajectory) -> list[str]:
     """Actions that depend on what was observed: standardised differences of the means."""
     observed, action = _decisions(data)
-    spread = np.nanstd(observed, axis=0)
+    episode = np.nonzero(data.mask)[0]
     said = []
     for i, name in enumerate(data.spec.actions.names):
         taken = action == i
         if not 0 < taken.sum() < len(taken):
             continue
-        with np.errstate(all="ignore"):
-            apart = _means(observed[taken]) - _means(observed[~taken])
-            size = np.where(spread > 0, apart / spread, 0.0)
-        size = np.where(np.abs(size) * np.sqrt(taken.mean() * (~taken).sum()) > BEYOND_CHANCE, size, 0.0)
+        size = np.array([_difference(column, taken, episode) for column in observed.T])
         far = [j for j in np.argsort(-np.abs(size)) if abs(size[j]) >= DIFFERENT][:MOST]
         if far:
             words = [
@@ -102,9 +101,22 @@ def _confounding(data: Trajectory) -> list[str]:
     return said
 
 
-def _means(values: np.ndarray) -> np.ndarray:
+def _difference(values: np.ndarray, taken: np.ndarray, episode: np.ndarray) -> float:
+    """Difference between the means of two groups in standard deviations; 0 if it may be due to chance.
+
+    Its standard error is that of clustered data: decisions of one episode are not independent of each other.
+    """
     known = ~np.isnan(values)
-    return np.where(known, values, 0.0).sum(0) / np.maximum(known.sum(0), 1)
+    values, taken, episode = values[known], taken[known], episode[known]
+    spread = values.std() if len(values) else 0.0
+    if not (spread > 0 and 0 < taken.sum() < len(taken)):
+        return 0.0
+    mean, other = values[taken].mean(), values[~taken].mean()
+    influence = np.where(taken, (values - mean) / taken.sum(), (other - values) / (~taken).sum())
+    per_episode = np.bincount(episode, influence)
+    count = len(np.unique(episode))
+    error = np.sqrt((per_episode**2).sum() * count / max(count - 1, 1))
+    return float((mean - other) / spread) if abs(mean - other) > BEYOND_CHANCE * error else 0.0
 
 
 def _no_support(data: Trajectory) -> list[str]:
@@ -134,7 +146,8 @@ def _clock_changes(data: Trajectory) -> str:
     if seconds is None:
         return ""
     tau = np.asarray(data.interval, np.float64)[data.mask] * seconds
-    apart = tau - 86400.0 * np.round(tau / 86400.0)
+    days = np.round(tau / 86400.0)
+    apart = np.where(days > 0, tau - 86400.0 * days, np.inf)
     whole, hour = np.abs(apart) < 30.0, np.abs(np.abs(apart) - 3600.0) < 30.0
     if whole.mean() < 0.5 or not hour.any() or hour.mean() > 0.2:
         return ""
@@ -161,7 +174,10 @@ def _leaks(data: Trajectory) -> list[str]:
         for k, other in enumerate(names):
             ahead = _correlation(observed[:, j], after[:, k])
             if j != k and ahead > ALWAYS and _correlation(observed[:, j], observed[:, k]) < ALWAYS:
-                said.append(f"'{name}' is the value that '{other}' has one row later: was it shifted?")
+                said.append(
+                    f"'{name}' is the value that '{other}' has one row later: was it shifted? (All is well if "
+                    f"'{other}' is meant to be the previous value of '{name}'.)"
+                )
     return [f"Possible leak of the future: {text}" for text in said]
 
 
@@ -171,10 +187,10 @@ def _constant(values: np.ndarray, length: np.ndarray) -> bool:
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Absolute correlation of the pairs that are known; 0 where one does not vary."""
+    """Absolute correlation of the pairs that are known; 0 where one does not vary, or too few are known."""
     known = ~(np.isnan(a) | np.isnan(b))
     a, b = a[known], b[known]
-    if len(a) < 3 or a.std() == 0 or b.std() == 0:
+    if len(a) < PAIRS or a.std() == 0 or b.std() == 0:
         return 0.0
     found = float(np.mean((a - a.mean()) * (b - b.mean())) / (a.std() * b.std()))
     return abs(found) if math.isfinite(found) else 0.0
