@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kairode.algorithms.fit import fit
     from kairode.algorithms.learn import learn
     from kairode.algorithms.mpc import train_mpc
+    from kairode.algorithms.task import learn_task
     from kairode.data import Policy, Trajectory, collect, read, write
     from kairode.data.stream import EpisodeStream, stream
     from kairode.data.tables.load import load_table
@@ -50,6 +51,7 @@ _HOMES = {
     "kairode.algorithms.mpc": ("train_mpc",),
     "kairode.algorithms.fit": ("fit",),
     "kairode.algorithms.learn": ("learn",),
+    "kairode.algorithms.task": ("learn_task",),
     "kairode.runs.policies": ("load_policy",),
     "kairode.algorithms.dyna": ("train_dyna",),
 }
@@ -76,6 +78,7 @@ __all__ = [
     "evaluate_model",
     "fit",
     "learn",
+    "learn_task",
     "load_models",
     "load_policy",
     "load_table",

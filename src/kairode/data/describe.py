@@ -17,6 +17,8 @@ from kairode.errors import KairodeError
 FORMAT = 1
 DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes", "notes")
 """Fields of a spec that do not affect computations; older files lack them."""
+OF_TABLES = ("reward_expression", "action_values")
+"""Fields that only specs of tables have."""
 MOST_ACTIONS = 1000
 ALIASES = {"t": ("time", "timestamp"), "terminated": ("done",), "truncated": ("done",)}
 """Other names that tables give to required columns."""
@@ -27,6 +29,9 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
     fields = _finite(dataclasses.asdict(spec))
     fields["environment"] = fields.pop("name")
     fields["settings"] = dict(fields["settings"])
+    for name in OF_TABLES:
+        if not fields[name]:
+            del fields[name]
     fields["actions"]["kind"] = "discrete" if isinstance(spec.actions, Discrete) else "continuous"
     units = {v.name: v.unit for v in spec.observations} | {"t": spec.time_unit}
     return {"format": FORMAT, **fields, "units": units}
@@ -60,7 +65,7 @@ def spec_from_dict(given: dict[str, Any]) -> Spec:
         # Older files use the former name, or have neither.
         discounted_objective=given.get("discounted_objective", given.get("judged_discounted", False)),
         settings=tuple((name, _tuples(value)) for name, value in given["settings"].items()),
-        **{name: _tuples(given[name]) for name in DESCRIPTIONS if name in given},
+        **{name: _tuples(given[name]) for name in (*DESCRIPTIONS, *OF_TABLES) if name in given},
     )
 
 

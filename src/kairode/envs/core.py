@@ -155,6 +155,8 @@ class Spec:
         measures: conditions checked by `Task.measures`: an adjective ("healthy") and a sentence that explains it.
         regimes: names of the regimes of `Task.regime`.
         map_axes: two observations over which a policy is plotted; None for the first two.
+        reward_expression: the reward as an expression of observations and actions, of data from a table.
+        action_values: of columns of a table that the expression uses, the value of each discrete action.
         notes: what `kairode.load_table` did to the table that the data are from.
     """
 
@@ -169,6 +171,8 @@ class Spec:
     discount: float = 1.0
     discounted_objective: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
+    reward_expression: str | None = None
+    action_values: tuple[tuple[str, tuple[float, ...]], ...] = ()
     decision_name: str = _description("decision")
     subject: str = _description("system")
     measures: tuple[tuple[str, str], ...] = _description(())
@@ -229,6 +233,10 @@ class Task(eqx.Module):
     @abc.abstractmethod
     def terminal(self, obs: Obs) -> Bool[Array, ""]:
         """Whether the process terminates here; checked at decisions only."""
+
+    def end_probability(self, obs: Obs, action: Action, next_obs: Obs, tau: Tau) -> Float[Array, ""] | None:
+        """Optional: probability that the process terminates within an interval, where `terminal` does not tell."""
+        return None
 
     def measures(self, obs: Float[Array | np.ndarray, "... obs"]) -> dict[str, Any]:
         """Optional: whether each condition named in `spec.measures` holds.
@@ -349,6 +357,9 @@ def advance_episode(
     time = moment.time + passed
     lag, count = (time - moment.time) - passed, moment.count + 1
     terminated = task.terminal(obs)
+    chance = task.end_probability(moment.obs, action, obs, tau)
+    if chance is not None:
+        terminated = terminated | (jax.random.uniform(jax.random.fold_in(key, 1)) < chance)
     truncated = is_truncated(task.spec, time, count) & ~terminated
     reward = env.earned(moment, action, state, obs, tau)
     return Moment(state, obs, time, lag, count), Outcome(reward, tau, terminated, truncated)

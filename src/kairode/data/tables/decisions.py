@@ -7,7 +7,7 @@ import numpy as np
 
 from kairode.data.tables.columns import MISSING, categories, flags, is_empty, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext
-from kairode.data.tables.expression import INTERVAL, Columns, Expression
+from kairode.data.tables.expression import BEFORE, INTERVAL, Columns, Expression
 from kairode.envs.core import Continuous, Discrete
 from kairode.errors import KairodeError
 from kairode.text import listed, short_name
@@ -140,6 +140,12 @@ def read_reward(context: TableContext, function: Reward | None) -> np.ndarray | 
             f"{context.name}: the reward '{text}' is not a column, and as an expression it has unknown names: "
             f"{listed(unknown)}. Columns: {listed(names)}. Put names that are not plain letters between backticks."
         )
+    following = sorted(expression.names_after & {*context.decided})
+    if following:
+        raise KairodeError(
+            f"{context.name}: in '{text}', {listed(following)} is the action of the row that ends the interval, which "
+            f"is the next decision's: write {BEFORE}({following[0]}) for the action of the decision."
+        )
     if expression.uses_interval and INTERVAL in names:
         raise KairodeError(f"{context.name}: in '{text}', {INTERVAL} is the interval: rename the column '{INTERVAL}'.")
     return expression
@@ -155,6 +161,33 @@ def reward_columns(context: TableContext, reward: np.ndarray | Reward) -> dict[s
     return {
         name: numbers(table[name], name, context.faults) for name in table.column_names if is_number(table[name].type)
     }
+
+
+def reward_formula(
+    context: TableContext,
+    reward: np.ndarray | Reward,
+    columns: Columns,
+    action: np.ndarray,
+    actions: Discrete | Continuous,
+    decides: np.ndarray,
+) -> dict[str, Any]:
+    """Fields of a spec whose reward is an expression of observations and actions, as a task computes it; otherwise
+    none."""
+    if not isinstance(reward, Expression):
+        return {}
+    beyond = sorted(reward.names - {*context.observed, *context.decided})
+    if beyond:
+        context.notes.append(
+            f"The reward uses {listed(beyond)}, which models do not predict: to learn a policy, it is learned from the "
+            "data."
+        )
+        return {}
+    values = []
+    if isinstance(actions, Discrete):
+        _, rows = np.unique(action[decides], return_index=True)
+        for name in sorted(reward.names & {*context.decided}):
+            values.append((name, tuple(columns[name][decides][rows].tolist())))
+    return {"reward_expression": reward.text, "action_values": tuple(values)}
 
 
 def rewards_of(

@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,33 +19,36 @@ INTERVAL = "tau"
 _QUOTED = re.compile("`([^`]*)`")
 _BEYOND_ASCII = re.compile(r"((?<!\w)(?=\w*[^\W\x00-\x7f])[^\W\d]\w*)")
 """A name with letters beyond ASCII."""
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
+_BINARY = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.Pow: "power",
 }
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: np.positive, ast.USub: np.negative}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
+"""Operators by their names in NumPy, which are those of `jax.numpy`."""
+_UNARY = {ast.UAdd: "positive", ast.USub: "negative"}
+_COMPARISONS = {
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
 }
-_FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
-    "abs": (1, np.abs),
-    "exp": (1, np.exp),
-    "log": (1, np.log),
-    "log10": (1, np.log10),
-    "sqrt": (1, np.sqrt),
-    "min": (2, np.minimum),
-    "max": (2, np.maximum),
-    "where": (3, lambda holds, a, b: np.where(np.isnan(holds), np.nan, np.where(holds != 0, a, b))),
+WHERE = "where"
+_FUNCTIONS = {
+    "abs": (1, "abs"),
+    "exp": (1, "exp"),
+    "log": (1, "log"),
+    "log10": (1, "log10"),
+    "sqrt": (1, "sqrt"),
+    "min": (2, "minimum"),
+    "max": (2, "maximum"),
+    WHERE: (3, WHERE),
 }
-Columns = Mapping[str, np.ndarray]
+"""Number of arguments, and name in NumPy."""
+Columns = Mapping[str, Any]
 
 
 class Expression:
@@ -71,6 +74,13 @@ class Expression:
             raise self._fault(f"it is nested more than {MOST_DEPTH} levels deep")
         self.names = frozenset(self._used(self._tree))
         """Columns that occur."""
+        nodes = list(ast.walk(self._tree))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        decided = [node.args[0] for node in calls if node.func.id == BEFORE]  # type: ignore[attr-defined]
+        no_values = {id(node) for node in (*decided, *(call.func for call in calls))}
+        values = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in no_values]
+        self.names_after = frozenset(self._column(name) for name in values if name != INTERVAL)
+        """Those of which the value at the end of the interval is used."""
         self.uses_interval = any(isinstance(node, ast.Name) and node.id == INTERVAL for node in ast.walk(self._tree))
 
     def _identifier(self, found: re.Match[str]) -> str:
@@ -117,6 +127,11 @@ class Expression:
 
     def __call__(self, before: Columns, after: Columns, tau: np.ndarray) -> np.ndarray:
         """Its values at all decisions; not finite where a value is missing or the arithmetic has no result."""
+        with np.errstate(all="ignore"):
+            return np.broadcast_to(np.asarray(self.value(before, after, tau), np.float64), tau.shape)
+
+    def value(self, before: Columns, after: Columns, tau: Any, xp: Any = np) -> Any:
+        """The same of arrays of `xp`, which is NumPy or `jax.numpy`."""
 
         def value(node: Any) -> Any:
             match node:
@@ -125,19 +140,21 @@ class Expression:
                 case ast.Name(id=name):
                     return tau if name == INTERVAL else after[self._column(name)]
                 case ast.BinOp(left=left, op=op, right=right):
-                    return _BINARY[type(op)](value(left), value(right))
+                    return getattr(xp, _BINARY[type(op)])(value(left), value(right))
                 case ast.UnaryOp(op=op, operand=operand):
-                    return _UNARY[type(op)](value(operand))
+                    return getattr(xp, _UNARY[type(op)])(value(operand))
                 case ast.Compare(left=left, ops=[op], comparators=[right]):
                     a, b = value(left), value(right)
-                    return np.where(np.isnan(a) | np.isnan(b), np.nan, _COMPARISONS[type(op)](a, b))
+                    return xp.where(xp.isnan(a) | xp.isnan(b), xp.nan, getattr(xp, _COMPARISONS[type(op)])(a, b))
                 case ast.Call(func=ast.Name(id=name), args=[ast.Name(id=column)]) if name == BEFORE:
                     return before[self._column(column)]
+                case ast.Call(func=ast.Name(id=name), args=[holds, a, b]) if name == WHERE:
+                    found = value(holds)
+                    return xp.where(xp.isnan(found), xp.nan, xp.where(found != 0, value(a), value(b)))
                 case ast.Call(func=ast.Name(id=name), args=args):
-                    return _FUNCTIONS[name][1](*map(value, args))
+                    return getattr(xp, _FUNCTIONS[name][1])(*map(value, args))
 
-        with np.errstate(all="ignore"):
-            return np.broadcast_to(np.asarray(value(self._tree), np.float64), tau.shape)
+        return value(self._tree)
 
 
 def _depth(tree: ast.AST) -> int:

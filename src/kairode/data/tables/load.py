@@ -1,5 +1,6 @@
 """Tables of irregular records as episodes: any file or data frame whose columns the caller names."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from kairode.data.tables.decisions import (
     read_reward,
     read_terminated,
     reward_columns,
+    reward_formula,
     rewards_of,
 )
 from kairode.data.tables.faults import Faults
@@ -114,10 +116,11 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
     context.faults.raise_any()
     single = _single_rows(context, rows)
     action, actions = decided_actions(context, action, action_names, ~rows.last)
+    formula = reward_formula(context, given, extra, action, actions, ~rows.last)
     values, variables = encode(context, observed if keep_missing else filled)
     flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
     flat = EpisodeRows(*(column[~single] for column in flat))
-    spec = _spec(context, variables, actions, flat, rows)
+    spec = dataclasses.replace(_spec(context, variables, actions, flat, rows), **formula)
     return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[~single])
 
 

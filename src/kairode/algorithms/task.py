@@ -1,0 +1,77 @@
+"""`kairode.learn_task`: the task of data whose reward or termination is not given as a function."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from kairode.data.checks import warn
+from kairode.data.trajectory import Trajectory
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.planning.table_task import TableTask
+from kairode.seeds import Purpose, derive_many
+from kairode.training.outcomes import check_outcomes, fit_outcomes, intervals_of
+
+POOR = 0.5
+"""Error of a learned reward, relative to its variance, from which on a warning is issued."""
+
+
+def learn_task(
+    data: Trajectory,
+    models: DynamicsModel | Sequence[DynamicsModel] | None = None,
+    *,
+    members: int = 5,
+    caution: float = 0.0,
+    seed: int = 0,
+) -> TableTask:
+    """The task of data from a table: `kairode.learn(models, kairode.learn_task(data), data=data)`.
+
+    The reward is the expression that the table was loaded with, if it uses observations and actions alone; otherwise
+    an ensemble of networks learns it from the data, as a function of the observations at both ends of an interval, the
+    action and the length of the interval. Where episodes terminate, a hazard is learned in the same way. Episodes in
+    imagination last as long as the longest one of the data.
+
+    Args:
+        data: episodes, from `kairode.load_table` or `kairode.read`.
+        models: fitted models, of which the first one fills in missing values; by default they are carried forward.
+        members: networks in the ensemble.
+        caution: subtract so many standard deviations of the members' rewards from their mean.
+        seed: of the networks and their batches.
+    """
+    if not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
+    if not (isinstance(members, int) and members >= 1):
+        raise KairodeError(f"members must be an integer of at least 1, got {members!r}.")
+    if not (isinstance(caution, int | float) and caution >= 0):
+        raise KairodeError(f"caution must not be negative, got {caution!r}.")
+    if len(data) < 2:
+        raise KairodeError("a single episode cannot be split into training and validation: give several.")
+    spec = dataclasses.replace(
+        data.spec,
+        horizon=float(data.time[:, -1].max()),
+        max_decisions=int(np.max(data.length)),
+    )
+    rewards, ends = spec.reward_expression is None, bool(np.any(data.terminated))
+    if rewards and not np.any(data.reward):
+        raise KairodeError(
+            f"all rewards of '{spec.name}' are 0, so there is nothing to learn from: load the table with reward=.., a "
+            "column or an expression of columns."
+        )
+    if not (rewards or ends):
+        return TableTask(spec)
+    first = models if isinstance(models, DynamicsModel) else next(iter(models or ()), None)
+    held_out = np.arange(len(data)) % 10 == min(9, len(data) - 1)
+    train, valid = (intervals_of(data[part], first) for part in (~held_out, held_out))
+    seeds = derive_many(seed, Purpose.OUTCOMES, members)
+    found = fit_outcomes(train, valid, data, seeds=seeds, rewards=rewards)
+    check = check_outcomes(found, valid)
+    if check.reward_error is not None and check.reward_error > POOR:
+        warn(
+            [
+                f"the learned reward leaves {check.reward_error:.0%} of the variance of the rewards of held-out "
+                "episodes unexplained, so policies are learned from rewards that are often wrong: give the reward as "
+                "an expression, or add the variables that it depends on"
+            ]
+        )
+    return TableTask(spec, found, float(caution))
