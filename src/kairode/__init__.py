@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kairode.agents.evaluate import evaluate
     from kairode.agents.policy_files import save_policy
     from kairode.algorithms.dyna import train_dyna
+    from kairode.algorithms.evaluate_offline import evaluate_offline
     from kairode.algorithms.fit import fit
     from kairode.algorithms.learn import learn
     from kairode.algorithms.mpc import train_mpc
@@ -52,6 +53,7 @@ _HOMES = {
     "kairode.algorithms.fit": ("fit",),
     "kairode.algorithms.learn": ("learn",),
     "kairode.algorithms.task": ("learn_task",),
+    "kairode.algorithms.evaluate_offline": ("evaluate_offline",),
     "kairode.runs.policies": ("load_policy",),
     "kairode.algorithms.dyna": ("train_dyna",),
 }
@@ -76,6 +78,7 @@ __all__ = [
     "evaluate",
     "evaluate_between",
     "evaluate_model",
+    "evaluate_offline",
     "fit",
     "learn",
     "learn_task",

@@ -259,8 +259,10 @@ def new_models(config: FitConfig, data: Trajectory | EpisodeStream) -> DynamicsM
 
 def _has_missing(data: Trajectory | EpisodeStream, scale: Scale) -> bool:
     """Whether there are observations that models are not fitted to: missing, or clipped by a robust scale."""
-    blocks = [data] if isinstance(data, Trajectory) else data.blocks()
-    return any(not scale.usable(scale.apply(np.asarray(block.observation, np.float32))).all() for block in blocks)
+    blocks = (np.asarray(part.observation) for part in ([data] if isinstance(data, Trajectory) else data.blocks()))
+    if scale.limit is None:
+        return any(bool(np.isnan(block).any()) for block in blocks)
+    return any(not scale.usable(scale.apply(block.astype(np.float32))).all() for block in blocks)
 
 
 @jit_once

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kairode._memory import check_memory
@@ -386,13 +387,16 @@ class Check:
 
     def measured(self, column: str) -> np.ndarray:
         """Numbers of an observation, NaN where it was not measured (an empty cell, or NaN)."""
-        kind = self.table.schema.field(column).type
-        lost = self.nulls(column)
-        if pa.types.is_floating(kind):
-            lost = lost | np.isnan(self.table[column].cast(pa.float64()).fill_null(0).to_numpy())
-        if not lost.any():
+        given = self.table[column]
+        if pa.types.is_float16(given.type):
+            given = given.cast(pa.float32())
+        nan = pa.types.is_floating(given.type) and bool(pc.any(pc.is_nan(given)).as_py())
+        if not (given.null_count or nan):
             return self.single(column)
-        zeros = pa.array(np.where(lost, 0.0, self.table[column].cast(pa.float64(), safe=False).fill_null(0).to_numpy()))
+        lost = self.nulls(column)
+        if nan:
+            lost = lost | np.isnan(given.cast(pa.float64()).fill_null(0).to_numpy())
+        zeros = pa.array(np.where(lost, 0.0, given.cast(pa.float64(), safe=False).fill_null(0).to_numpy()))
         number = self.table.column_names.index(column)
         values = Check(self.path, self.table.set_column(number, column, zeros), self.first_row).single(column)
         return np.where(lost, np.float32(np.nan), values)

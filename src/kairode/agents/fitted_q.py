@@ -1,0 +1,131 @@
+"""Fitted Q evaluation: the action values of a given policy, from data of another.
+
+An ensemble of networks, each fitted to a bootstrap sample of the episodes, so that their spread shows what the data
+leave open. Intervals are irregular: Q(s, a) = r + gamma^tau sum_a' pi(a' | s') Q(s', a').
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from kairode.agents.network import ReLUNetwork
+from kairode.data.trajectory import Trajectory, carried_forward
+
+MEMBERS, ITERATIONS, CHUNK, BATCH = 10, 10_000, 500, 256
+HIDDEN = (64, 64)
+LEARNING_RATE, POLYAK = 5e-4, 0.005
+"""Of Adam, and of the target networks' moving average."""
+
+
+class FQEData(NamedTuple):
+    """Decisions of all episodes, [decisions, ..]; rewards are scaled."""
+
+    features: Any
+    action: Any
+    reward: Any
+    discount: Any
+    """gamma^tau; 0 where nothing follows."""
+    next_features: Any
+    next_probabilities: Any
+    """pi(a' | s')."""
+
+
+class ActionValues(NamedTuple):
+    """Q^pi of every member, in units of the reward."""
+
+    q: Float[np.ndarray, "members n moments a"]
+    """At every moment of the data."""
+    samples: Float[np.ndarray, "members n"]
+    """How often each episode is in a member's bootstrap sample."""
+
+
+def fit_action_values(
+    data: Trajectory,
+    probabilities: Float[np.ndarray, "n moments a"],
+    *,
+    seed: int = 0,
+    members: int = MEMBERS,
+    iterations: int = ITERATIONS,
+) -> ActionValues:
+    """Fit Q^pi, given pi's probabilities at every moment of the data.
+
+    A record that was cut off goes on under pi, unless there is no discount: then values count what lies within records.
+    """
+    spec, mask = data.spec, np.asarray(data.mask)
+    seen = np.asarray(carried_forward(data).observation, np.float32)
+    numbers = np.broadcast_to(np.arange(seen.shape[1], dtype=np.float32), seen.shape[:2])
+    # Records often end after a time or a number of decisions, which the observation does not tell.
+    seen = np.concatenate([seen, np.stack([np.asarray(data.time, np.float32), numbers], axis=-1)], axis=-1)
+    rows = seen[:, :-1][mask]
+    std = rows.std(0)
+    features = (seen - rows.mean(0)) / np.where(std > 1e-9, std, 1.0)
+    scale = _scale(data)
+    last = np.arange(mask.shape[1]) == np.asarray(data.length)[:, None] - 1
+    ends = last & (np.asarray(data.terminated)[:, None] | (not spec.discount < 1))
+    discount = np.where(ends, 0.0, spec.discount ** (np.asarray(data.interval, np.float64) / spec.tick))
+    columns = FQEData(
+        features[:, :-1],
+        np.asarray(data.action, np.int32),
+        np.asarray(data.reward / scale, np.float32),
+        discount.astype(np.float32),
+        features[:, 1:],
+        probabilities[:, 1:].astype(np.float32),
+    )
+    flat = FQEData(*(jnp.asarray(x[mask]) for x in columns))
+    rng = np.random.default_rng([seed, 2])
+    samples = rng.multinomial(len(data), np.full(len(data), 1 / len(data)), members).astype(float)
+    episode = np.nonzero(mask)[0]
+    keys = jax.random.split(jax.random.key(seed), members)
+    sizes = (features.shape[-1], *HIDDEN, spec.actions.n)
+    q = eqx.filter_vmap(lambda key: ReLUNetwork.new(*sizes, key=key))(keys)
+    target, state = q, jax.vmap(optax.adam(LEARNING_RATE).init)(q)
+    drawn = [np.repeat(np.arange(len(episode)), sample[episode].astype(int)) for sample in samples]
+    for done in range(0, iterations, CHUNK):
+        batches = np.stack([some[rng.integers(0, len(some), (CHUNK, BATCH))] for some in drawn])
+        speed = min(1.0, 2 * (1 - done / iterations))  # halfway through, the step begins to shrink
+        q, target, state = _advance(q, target, state, flat, jnp.asarray(batches), jnp.asarray(speed, jnp.float32))
+    values = eqx.filter_vmap(lambda net: net(jnp.asarray(features)))(q)
+    return ActionValues(np.asarray(values, np.float64) * scale, samples)
+
+
+def _scale(data: Trajectory) -> float:
+    """Size of the returns, so that networks learn numbers of about 1."""
+    returns = np.abs(data.discounted)
+    return float(returns.mean()) or 1.0
+
+
+@eqx.filter_jit
+def _advance(
+    q: ReLUNetwork,
+    target: ReLUNetwork,
+    state: Any,
+    data: FQEData,
+    batches: Int[Array, "members k n"],
+    speed: Float[Array, ""],
+) -> tuple[ReLUNetwork, ReLUNetwork, Any]:
+    def member(q: Any, target: Any, state: Any, batches: Any) -> tuple[Any, Any, Any]:
+        def step(carry: tuple[Any, Any, Any], batch: Int[Array, " n"]) -> tuple[tuple[Any, Any, Any], None]:
+            q, target, state = carry
+            rows = jax.tree.map(lambda x: x[batch], data)
+            gradient = jax.grad(fqe_loss)(q, target, rows)
+            changes, state = optax.adam(LEARNING_RATE).update(gradient, state, q)
+            q = optax.apply_updates(q, jax.tree.map(lambda x: speed * x, changes))
+            target = jax.tree.map(lambda old, new: old + POLYAK * (new - old), target, q)
+            return (q, target, state), None
+
+        return jax.lax.scan(step, (q, target, state), batches)[0]
+
+    return eqx.filter_vmap(member)(q, target, state, batches)
+
+
+def fqe_loss(q: ReLUNetwork, target: ReLUNetwork, rows: FQEData) -> Float[Array, ""]:
+    """Mean squared error of Q(s, a) against r + gamma^tau sum_a' pi(a' | s') Q(s', a')."""
+    expected = (rows.next_probabilities * target(rows.next_features)).sum(-1)
+    targets = jax.lax.stop_gradient(rows.reward + rows.discount * expected)
+    values = jnp.take_along_axis(q(rows.features), rows.action[:, None], -1)[:, 0]
+    return jnp.mean((values - targets) ** 2)

@@ -1,0 +1,241 @@
+"""`kairode.evaluate_offline`: the return of a policy from records of another, without a simulator."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
+from kairode.agents.evaluate import score_episodes
+from kairode.agents.fitted_q import ActionValues, fit_action_values
+from kairode.agents.importance import (
+    bootstrap_counts,
+    cumulative_ratios,
+    doubly_robust,
+    effective_sample_size,
+    per_decision,
+)
+from kairode.algorithms.task import learn_task
+from kairode.data.checks import warn
+from kairode.data.collect import collect
+from kairode.data.policy import Policy, as_policy
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete, Environment, Task
+from kairode.errors import KairodeError
+from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import check_same
+from kairode.planning.model_env import make_model_env, obs_range
+from kairode.result import short_number
+from kairode.seeds import Purpose, derive
+
+RESAMPLES, LEVEL = 2000, 95.0
+"""Of the bootstrap over episodes, and the level of its intervals in percent."""
+FEW_EPISODES, FEW_EFFECTIVE = 30, 10.0
+"""Episodes, and effective episodes, below which an estimate is not supported."""
+RARE, OFTEN = 0.02, 0.1
+"""Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
+MODEL_EPISODES = 100
+MODEL_MARGIN = 0.5
+"""Predictions are clipped to the range of the data, extended by this multiple of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """An estimated mean return with its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{short_number(self.mean)} (95 % CI {short_number(self.low)} to {short_number(self.high)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineEvaluation:
+    """Off-policy estimates of the mean return of a policy, discounted by gamma^t."""
+
+    estimates: Mapping[str, Estimate]
+    """By estimator: fitted_q, importance, doubly_robust and, with models, model."""
+    behavior: Estimate
+    """The return of the records themselves."""
+    effective_sample_size: float
+    """Episodes that importance sampling rests on at the last decision of the median episode."""
+    supported: float
+    """Mean probability of the policy's actions under the behaviour policy, relative to that of the actions taken."""
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{name.replace('_', ' ')}: {one}" for name, one in self.estimates.items()]
+        return "\n".join([*lines, f"behaviour: {self.behavior}", *(f"warning: {text}." for text in self.warnings)])
+
+    def figures(self) -> dict[str, Any]:
+        """For a record."""
+        return dataclasses.asdict(self)
+
+
+def evaluate_offline(
+    policy: Policy | Callable[..., Any] | None,
+    data: Trajectory,
+    models: DynamicsModel | Sequence[DynamicsModel] | None = None,
+    *,
+    task: Task | None = None,
+    behavior: BehaviorFit | None = None,
+    seed: int = 0,
+) -> OfflineEvaluation:
+    """Estimate the mean return of a policy from records: `kairode.evaluate_offline(policy, data, models)`.
+
+    Four estimators, each with a bootstrap interval over episodes, for irregular intervals: fitted Q evaluation,
+    weighted per-decision importance sampling, the weighted doubly robust estimator (both corrected for how the actions
+    of the data were chosen, which is estimated), and the return in the models. Where they disagree, or the data do not
+    show what the policy does, a warning says so. Estimate with episodes that the policy was not learned from.
+
+    Args:
+        policy: discrete actions; from `kairode.learn`, or a function of (observation, key), or None for random ones.
+        data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`; decisions at their own times.
+        models: fitted models, for the estimate in imagination; without them it is left out.
+        task: reward and termination of the models' estimate; by default `kairode.learn_task(data, models)`.
+        behavior: the estimated behaviour policy of these data, if there is one already.
+        seed: of the networks, the bootstrap and the imagined episodes.
+    """
+    if not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
+    if not isinstance(data.spec.actions, Discrete):
+        raise KairodeError(f"off-policy estimates need discrete actions; those of '{data.spec.name}' are continuous.")
+    if len(data) < 2:
+        raise KairodeError("off-policy estimates need several episodes.")
+    chosen = as_policy(policy, data.spec)
+    if hasattr(chosen, "spec"):
+        check_same(chosen.spec, data.spec, "policy")
+    behavior = behavior or fit_behavior(data, seed=seed)
+    probabilities = policy_probabilities(chosen, data, seed=seed)
+    values = fit_action_values(data, probabilities, seed=seed)
+    counts = bootstrap_counts(len(data), RESAMPLES, seed)
+    found, steps = _from_records(data, probabilities, behavior, values, counts)
+    if models is not None:
+        members = [models] if isinstance(models, DynamicsModel) else list(models)
+        found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed)
+    own = data.discounted
+    estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
+    size = float(steps.size[max(int(np.median(data.length)) - 1, 0)])
+    said = _warnings(data, found, size, steps, behavior)
+    warn(said)
+    return OfflineEvaluation(found, estimate, size, steps.support, tuple(said))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+    """What the warnings are about."""
+
+    size: np.ndarray
+    """Effective sample size at every decision."""
+    support: float
+    rare: float
+    """Share of decisions at which the policy's actions are rare under the behaviour policy."""
+
+
+def _from_records(
+    data: Trajectory,
+    probabilities: np.ndarray,
+    behavior: BehaviorFit,
+    values: ActionValues,
+    counts: np.ndarray,
+) -> tuple[dict[str, Estimate], _Steps]:
+    mask, actions = np.asarray(data.mask), np.asarray(data.action)[..., None]
+    pi = probabilities[:, :-1]
+    taken, own = (np.take_along_axis(x, actions, -1)[..., 0] for x in (pi, behavior.probabilities))
+    ratios = cumulative_ratios(taken, own, mask)
+    discounts = data.spec.discount ** (data.time / data.spec.tick)
+    rewards = np.where(mask, np.asarray(data.reward, np.float64), 0.0)
+    all_v = (values.q * probabilities[None]).sum(-1)  # [members, n, moments]
+    mean_q, v = values.q.mean(0), all_v.mean(0)
+    q = np.take_along_axis(mean_q[:, :-1], actions, -1)[..., 0]
+    tail = np.zeros_like(rewards)
+    if data.spec.discount < 1:  # a record that was cut off goes on
+        cut, last = np.asarray(data.truncated), np.asarray(data.length) - 1
+        rows = np.flatnonzero(cut)
+        ahead = discounts[rows, last[rows] + 1] / discounts[rows, last[rows]]
+        tail[rows, last[rows]] = ahead * v[rows, last[rows] + 1]
+    q, now_v = np.where(mask, q, 0.0), np.where(mask, v[:, :-1], 0.0)
+    importance = per_decision(ratios, rewards, discounts[:, :-1])
+    robust = doubly_robust(ratios, rewards, discounts[:, :-1], q, now_v, mask, tail)
+    ones = np.ones((1, len(data)))
+    # The value of a member at the starts of its own sample of the episodes.
+    fitted = (values.samples * all_v[:, :, 0]).sum(1) / values.samples.sum(1)
+    found = {
+        "fitted_q": Estimate(float(v[:, 0].mean()), *_normal_interval(float(v[:, 0].mean()), fitted)),
+        "importance": Estimate(float(importance.estimate(ones)[0]), *_interval(importance.estimate(counts))),
+        "doubly_robust": Estimate(float(robust.estimate(ones)[0]), *_interval(robust.estimate(counts))),
+    }
+    expected = (pi * behavior.probabilities).sum(-1)[mask]
+    rare = float(((behavior.probabilities < RARE) * pi).sum(-1)[mask].mean())
+    support = float(expected.mean() / own[mask].mean())
+    return found, _Steps(effective_sample_size(ratios), support, rare)
+
+
+def _normal_interval(mean: float, samples: np.ndarray) -> tuple[float, float]:
+    """Of few samples, as if they were normally distributed."""
+    half = 1.96 * float(samples.std(ddof=1))
+    return mean - half, mean + half
+
+
+def _interval(samples: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(samples, [50 - LEVEL / 2, 50 + LEVEL / 2])
+    return float(low), float(high)
+
+
+def _in_models(policy: Policy, data: Trajectory, members: list[DynamicsModel], task: Task, seed: int) -> Estimate:
+    """Return in each model alone; the interval resamples models and imagined episodes."""
+    returns = []
+    for i, model in enumerate(members):
+        bounds = np.asarray(obs_range(data, MODEL_MARGIN))
+        env: Environment = make_model_env(model, task, starts=data, obs_bounds=bounds)
+        found = collect(env, policy, episodes=MODEL_EPISODES, seed=derive(seed + i, Purpose.TEST))
+        returns.append(np.asarray(score_episodes(env.task, found).discounted, np.float64))
+    each = np.stack(returns)
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
+    within = each[drawn[..., None], rng.integers(0, each.shape[1], (RESAMPLES, 1, each.shape[1]))]
+    return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
+
+
+def _warnings(
+    data: Trajectory, found: Mapping[str, Estimate], size: float, steps: _Steps, behavior: BehaviorFit
+) -> list[str]:
+    said = []
+    if len(data) < FEW_EPISODES:
+        said.append(f"{len(data)} episodes are too few for an estimate: use at least {FEW_EPISODES}")
+    if size < FEW_EFFECTIVE:
+        said.append(
+            f"importance sampling and its doubly robust form rest on {size:.1f} of {len(data):,} episodes: the policy "
+            "differs too much from what was done, or episodes are too long, for them to be trusted"
+        )
+    if steps.rare > OFTEN:
+        said.append(
+            f"{steps.rare:.0%} of the policy's actions were hardly ever taken in such states (probability below "
+            f"{RARE:g}): their effects are extrapolated"
+        )
+    if not data.spec.discount < 1 and np.any(data.truncated):
+        said.append(
+            "without a discount, estimates count the rewards up to the end of each record, as if every policy were "
+            "followed for as long: give a discount if records are cut off at different times"
+        )
+    spread = [name for name, one in found.items() if not np.isfinite([one.mean, one.low, one.high]).all()]
+    if spread:
+        said.append(f"the estimate of {', '.join(spread)} is not finite")
+    apart = _apart(found)
+    if apart:
+        said.append(f"the estimates disagree: {apart}. At least one of them is wrong")
+    return said
+
+
+def _apart(found: Mapping[str, Estimate]) -> str:
+    """The pair of estimates whose intervals are farthest apart, in words; empty if all overlap."""
+    pairs = [
+        (one.low - other.high, f"{name} is above {second} ({one}; {other})".replace("_", " "))
+        for name, one in found.items()
+        for second, other in found.items()
+        if one.low > other.high
+    ]
+    return max(pairs)[1] if pairs else ""

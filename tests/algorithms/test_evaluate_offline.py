@@ -1,0 +1,168 @@
+"""Off-policy estimates against returns known in closed form."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.agents.behavior import fit_behavior, policy_probabilities
+from kairode.agents.importance import (
+    bootstrap_counts,
+    cumulative_ratios,
+    doubly_robust,
+    effective_sample_size,
+    per_decision,
+)
+from kairode.data.policy import Constant, Memoryless, Policy, Random
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Continuous
+from kairode.errors import KairodeError, KairodeWarning
+
+GAMMA, STEPS = 0.9, 6
+GO = np.array([0.4, 0.7])
+"""Probability of `go` under the behaviour policy, by x."""
+
+
+def records(episodes: int, seed: int = 0) -> Trajectory:
+    """x is 0 or 1 by chance; `go` earns x, `stay` earns 0.3; intervals are 1 or 3."""
+    rng = np.random.default_rng(seed)
+    size = episodes * (STEPS + 1)
+    x = rng.integers(0, 2, size)
+    go = rng.random(size) < GO[x]
+    elapsed = np.where(np.arange(size) % (STEPS + 1) == 0, 0.0, rng.choice([1.0, 3.0], size))
+    table = {
+        "who": np.repeat(np.arange(episodes), STEPS + 1),
+        "t": np.cumsum(elapsed.reshape(episodes, -1), axis=1).ravel(),
+        "x": x.astype(float),
+        "action": np.where(go, "go", "stay"),
+        "gain": np.where(go, x, 0.3) + rng.normal(0, 0.1, size),
+        "failed": np.arange(size) % (STEPS + 1) == STEPS,
+    }
+    return kairode.load_table(table, episode="who", reward="gain", terminal="failed", discount=GAMMA)
+
+
+def value(go: np.ndarray) -> float:
+    """Mean return of a policy that takes `go` with these probabilities."""
+    reward = np.mean([(1 - go[0]) * 0.3, go[1] + (1 - go[1]) * 0.3])
+    step = (GAMMA + GAMMA**3) / 2  # E[gamma^tau]
+    return float(reward * (1 - step**STEPS) / (1 - step))
+
+
+class Chance(Policy):
+    """Takes `go`, the first action, with a probability for each x."""
+
+    go: tuple[float, float]
+
+    def act(self, memory: Any, obs: Any, elapsed: Any, *, key: Any) -> tuple[Any, Any]:
+        chance = jnp.where(obs[0] > 0.5, self.go[1], self.go[0])
+        return jnp.where(jax.random.uniform(key) < chance, 0, 1), memory
+
+
+class Cycle(Policy):
+    def start(self, *, key: Any) -> Any:
+        return jnp.zeros((), jnp.int32)
+
+    def act(self, memory: Any, obs: Any, elapsed: Any, *, key: Any) -> Any:
+        return memory % 2, memory + 1
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectory:
+    return records(1000)
+
+
+@pytest.fixture(scope="module")
+def behavior(data):
+    return fit_behavior(data)
+
+
+def test_the_behaviour_policy_is_estimated(data, behavior) -> None:
+    at = np.asarray(data.observation)[:, :-1, 0][data.mask].astype(int)
+    np.testing.assert_allclose(behavior.probabilities[data.mask][:, 0], GO[at], atol=0.1)
+    best = np.mean([p * np.log(p) + (1 - p) * np.log(1 - p) for p in GO])
+    assert behavior.log_likelihood == pytest.approx(best, abs=0.03)
+    assert behavior.marginal_log_likelihood < behavior.log_likelihood - 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("go", [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0), (0.2, 0.9)])
+def test_estimates_are_those_of_the_closed_form(data, behavior, go) -> None:
+    true = value(np.array(go))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KairodeWarning)
+        found = kairode.evaluate_offline(Chance(go), data, behavior=behavior)
+    for name, one in found.estimates.items():
+        assert one.mean == pytest.approx(true, abs=0.15), name
+        assert one.low - 0.05 < true < one.high + 0.05, name
+    assert found.behavior.mean == pytest.approx(value(GO), abs=0.05)
+    assert found.behavior.low < value(GO) < found.behavior.high
+
+
+def test_probabilities_of_policies(data) -> None:
+    few = data[:20]
+    assert (policy_probabilities(Random(few.spec.actions), few) == 0.5).all()
+    np.testing.assert_array_equal(policy_probabilities(Constant(jnp.asarray(1)), few)[..., 1], 1.0)
+    found = policy_probabilities(Chance((0.2, 0.9)), few)
+    x = np.asarray(few.observation)[..., 0]
+    np.testing.assert_allclose(found[..., 0], np.where(x > 0.5, 0.9, 0.2), atol=0.25)
+    plain = policy_probabilities(Memoryless(lambda obs, key: jnp.where(obs[0] > 0.5, 0, 1)), few)
+    np.testing.assert_array_equal(plain[..., 0], x > 0.5)
+    with pytest.raises(KairodeError, match="a policy with a memory of its own"):
+        policy_probabilities(Cycle(), few)
+
+
+def test_importance_sampling_by_hand() -> None:
+    """Two episodes, of two decisions and one; the weight of the ended one stays."""
+    mask = np.array([[True, True], [True, False]])
+    target, own = np.array([[0.5, 1.0], [1.0, 1.0]]), np.array([[0.5, 0.5], [0.25, 1.0]])
+    ratios = cumulative_ratios(target, own, mask)
+    np.testing.assert_allclose(ratios / ratios[:1], [[1, 1], [4, 2]])
+    rewards, discounts = np.array([[1.0, 2.0], [3.0, 0.0]]), np.array([[1.0, 0.9], [1.0, 0.5]])
+    found = per_decision(ratios, rewards, discounts).estimate(np.ones((1, 2)))
+    np.testing.assert_allclose(found, (1 + 4 * 3) / 5 + (0.9 * 2) / 3)
+    np.testing.assert_allclose(effective_sample_size(ratios), [25 / 17, 9 / 5])
+    once = per_decision(ratios, rewards, discounts).estimate(np.array([[2.0, 0.0], [0.0, 2.0]]))
+    np.testing.assert_allclose(once, [1 + 0.9 * 2, 3])
+    assert bootstrap_counts(7, 5).sum(1).tolist() == [7.0] * 5
+
+
+def test_doubly_robust_estimates() -> None:
+    """Right with right ratios, whatever the values; with values of 0 it is importance sampling."""
+    data = records(4000, seed=3)
+    mask, x, go = np.asarray(data.mask), np.asarray(data.observation)[:, :-1, 0], np.array([0.2, 0.9])
+    goes = np.asarray(data.action) == 0
+    chance, usual = (np.where(x > 0.5, p[1], p[0]) for p in (go, GO))
+    ratios = cumulative_ratios(np.where(goes, chance, 1 - chance), np.where(goes, usual, 1 - usual), mask)
+    discounts, rewards = GAMMA ** np.asarray(data.time)[:, :-1], np.asarray(data.reward, np.float64)
+    mean, step = np.mean([(1 - go[0]) * 0.3, go[1] + (1 - go[1]) * 0.3]), (GAMMA + GAMMA**3) / 2
+    later = mean * (step - step ** (STEPS - np.arange(STEPS)[None])) / (1 - step)
+    q, v = np.where(goes, x, 0.3) + later, chance * x + (1 - chance) * 0.3 + later
+    one, zero = np.ones((1, len(data))), np.zeros_like(q)
+    for values in ((zero, zero), (zero + 1, zero + 1), (q, v)):
+        found = doubly_robust(ratios, rewards, discounts, *values, mask).estimate(one)
+        assert found[0] == pytest.approx(value(go), abs=0.06)
+    plain = doubly_robust(ratios, rewards, discounts, zero, zero, mask).estimate(one)
+    np.testing.assert_allclose(plain, per_decision(ratios, rewards, discounts).estimate(one))
+    exact = doubly_robust(ratios, rewards, discounts, q, v, mask).estimate(bootstrap_counts(len(data), 200))
+    without = doubly_robust(ratios, rewards, discounts, zero, zero, mask).estimate(bootstrap_counts(len(data), 200))
+    assert exact.std() < without.std()
+
+
+@pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
+def test_what_cannot_be_estimated_is_said(data) -> None:
+    few = data[:12]
+    found = kairode.evaluate_offline(Constant(jnp.asarray(0)), few)
+    assert any("12 episodes are too few for an estimate" in text for text in found.warnings)
+    assert any("rest on" in text for text in found.warnings)
+    assert "warning: 12 episodes are too few" in str(found)
+    with pytest.raises(KairodeError, match="need several episodes"):
+        kairode.evaluate_offline(None, data[:1])
+    other = dataclasses.replace(data.spec, actions=Continuous(("a",), (0.0,), (1.0,)))
+    controlled = dataclasses.replace(few, spec=other, action=np.zeros((12, STEPS, 1), np.float32))
+    with pytest.raises(KairodeError, match="discrete actions"):
+        kairode.evaluate_offline(None, controlled)
