@@ -18,8 +18,11 @@ from kairode.data.trajectory import Trajectory, carried_forward
 
 MEMBERS, ITERATIONS, CHUNK, BATCH = 10, 10_000, 500, 256
 HIDDEN = (64, 64)
-LEARNING_RATE, POLYAK = 5e-4, 0.005
+LEARNING_RATE, POLYAK = 1e-3, 0.02
 """Of Adam, and of the target networks' moving average."""
+MARGIN = 0.5
+"""Values are bounded by the returns that follow any decision of the data, widened by this multiple of their range:
+where the data show nothing of a policy, they would grow without bound."""
 
 
 class FQEData(NamedTuple):
@@ -33,6 +36,8 @@ class FQEData(NamedTuple):
     next_features: Any
     next_probabilities: Any
     """pi(a' | s')."""
+    bounds: Any
+    """Of the values at the next decision, the same for all."""
 
 
 class ActionValues(NamedTuple):
@@ -75,6 +80,7 @@ def fit_action_values(
         discount.astype(np.float32),
         features[:, 1:],
         probabilities[:, 1:].astype(np.float32),
+        np.broadcast_to(np.asarray(value_bounds(data), np.float32) / np.float32(scale), (*mask.shape, 2)),
     )
     flat = FQEData(*(jnp.asarray(x[mask]) for x in columns))
     rng = np.random.default_rng([seed, 2])
@@ -91,6 +97,18 @@ def fit_action_values(
         q, target, state = _advance(q, target, state, flat, jnp.asarray(batches), jnp.asarray(speed, jnp.float32))
     values = eqx.filter_vmap(lambda net: net(jnp.asarray(features)))(q)
     return ActionValues(np.asarray(values, np.float64) * scale, samples)
+
+
+def value_bounds(data: Trajectory) -> tuple[float, float]:
+    """Bounds of all values: the smallest and the largest discounted return from any decision on, widened."""
+    gamma = data.spec.discount ** (np.asarray(data.interval, np.float64) / data.spec.tick)
+    following = np.zeros(len(data))
+    low, high = 0.0, 0.0
+    for k in reversed(range(gamma.shape[1])):
+        following = np.where(data.mask[:, k], data.reward[:, k] + gamma[:, k] * following, 0.0)
+        low, high = min(low, float(following.min())), max(high, float(following.max()))
+    width = MARGIN * (high - low)
+    return low - width, high + width
 
 
 def _scale(data: Trajectory) -> float:
@@ -125,7 +143,8 @@ def _advance(
 
 def fqe_loss(q: ReLUNetwork, target: ReLUNetwork, rows: FQEData) -> Float[Array, ""]:
     """Mean squared error of Q(s, a) against r + gamma^tau sum_a' pi(a' | s') Q(s', a')."""
-    expected = (rows.next_probabilities * target(rows.next_features)).sum(-1)
+    next_values = jnp.clip(target(rows.next_features), rows.bounds[:, :1], rows.bounds[:, 1:])
+    expected = (rows.next_probabilities * next_values).sum(-1)
     targets = jax.lax.stop_gradient(rows.reward + rows.discount * expected)
     values = jnp.take_along_axis(q(rows.features), rows.action[:, None], -1)[:, 0]
     return jnp.mean((values - targets) ** 2)
