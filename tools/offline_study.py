@@ -106,19 +106,25 @@ def make_estimates(folder: Path, table: str, mine: list[str]) -> None:
             warnings.simplefilter("ignore")
             found = kairode.evaluate_offline(policy_of(folder, name), data, models, task=env.task, behavior=behavior)
         path.parent.mkdir(exist_ok=True)
-        save_json(path, {**found.figures(), "seconds": time.perf_counter() - began})
+        save_json(path, {**found.figures(), "lower_bound": found.lower_bound, "seconds": time.perf_counter() - began})
         print(table, name, found, sep="\n", flush=True)
 
 
 def summary(true: np.ndarray, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of one estimator: rank correlation with the truth, coverage of its intervals, return of the policy it chooses."""
+    """Of one estimator, by its mean and by its lower end: rank correlation with the truth, and the return of the policy
+    that it chooses, relative to the best one's; coverage of its intervals."""
     mean, low, high = (np.array([one[name] for one in found]) for name in ("mean", "low", "high"))
     return {
-        "rank_correlation": float(stats.spearmanr(mean, true).statistic),
+        "mean": _by(true, mean),
+        "low": _by(true, low),
         "coverage": float(np.mean((low <= true) & (true <= high))),
-        "chosen": float(true[int(np.argmax(mean))] / true.max()),
         "relative_error": float(np.median(np.abs(mean - true) / np.abs(true))),
     }
+
+
+def _by(true: np.ndarray, value: np.ndarray) -> dict[str, float]:
+    chosen = true[int(np.argmax(value))] / true.max()
+    return {"rank_correlation": float(stats.spearmanr(value, true).statistic), "chosen": float(chosen)}
 
 
 def make_the_record(folder: Path) -> None:
@@ -141,11 +147,12 @@ def make_the_record(folder: Path) -> None:
             "estimators": {
                 one: summary(returns, [each["estimates"][one] for each in found.values()]) for one in estimators
             },
+            "lower_bound": _by(returns, np.array([each["lower_bound"] for each in found.values()])),
             "estimates": {name: each["estimates"] for name, each in found.items()},
             "effective_sample_size": {name: each["effective_sample_size"] for name, each in found.items()},
             "seconds": float(np.mean([each["seconds"] for each in found.values()])),
         }
-        print(table, json.dumps(rounded(figures[table]["estimators"], 3), indent=1))
+        print(table, json.dumps(rounded(figures[table]["estimators"], 3)), figures[table]["lower_bound"])
     config = {"tables": TABLES, "policies": names(), "models": MODELS, "iterations": ITERATIONS, "chunk_length": CHUNK}
     command = "python tools/offline_study.py record FOLDER"
     save_json(RECORD, make_record("offline", config, rounded(figures), command=command, seconds=0.0))

@@ -10,6 +10,7 @@ from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilit
 from kairode.agents.evaluate import score_episodes
 from kairode.agents.fitted_q import ActionValues, fit_action_values
 from kairode.agents.importance import (
+    DoublyRobust,
     bootstrap_counts,
     cumulative_ratios,
     doubly_robust,
@@ -66,9 +67,19 @@ class OfflineEvaluation:
     """Mean probability of the policy's actions under the behaviour policy, relative to that of the actions taken."""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def lower_bound(self) -> float:
+        """The lowest lower end among fitted Q, doubly robust and model estimates, to choose between policies by.
+
+        Where the data do not show what a policy does, some estimate is usually low or uncertain, while the mean of
+        another may be far too high.
+        """
+        return min(one.low for name, one in self.estimates.items() if name != "importance")
+
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {one}" for name, one in self.estimates.items()]
-        return "\n".join([*lines, f"behaviour: {self.behavior}", *(f"warning: {text}." for text in self.warnings)])
+        lines.append(f"behaviour: {self.behavior}")
+        return "\n".join([*lines, *(f"warning: {text}." for text in self.warnings)])
 
     def figures(self) -> dict[str, Any]:
         """For a record."""
@@ -149,24 +160,31 @@ def _from_records(
     discounts = data.spec.discount ** (data.time / data.spec.tick)
     rewards = np.where(mask, np.asarray(data.reward, np.float64), 0.0)
     all_v = (values.q * probabilities[None]).sum(-1)  # [members, n, moments]
-    mean_q, v = values.q.mean(0), all_v.mean(0)
-    q = np.take_along_axis(mean_q[:, :-1], actions, -1)[..., 0]
-    tail = np.zeros_like(rewards)
-    if data.spec.discount < 1:  # a record that was cut off goes on
-        cut, last = np.asarray(data.truncated), np.asarray(data.length) - 1
-        rows = np.flatnonzero(cut)
-        ahead = discounts[rows, last[rows] + 1] / discounts[rows, last[rows]]
-        tail[rows, last[rows]] = ahead * v[rows, last[rows] + 1]
-    q, now_v = np.where(mask, q, 0.0), np.where(mask, v[:, :-1], 0.0)
+    cut, last = np.flatnonzero(data.truncated), np.asarray(data.length) - 1
+
+    def robust(q: np.ndarray, v: np.ndarray) -> DoublyRobust:
+        tail = np.zeros_like(rewards)
+        if data.spec.discount < 1:  # a record that was cut off goes on
+            ahead = discounts[cut, last[cut] + 1] / discounts[cut, last[cut]]
+            tail[cut, last[cut]] = ahead * v[cut, last[cut] + 1]
+        q, v = np.take_along_axis(q[:, :-1], actions, -1)[..., 0], v[:, :-1]
+        return doubly_robust(ratios, rewards, discounts[:, :-1], *(np.where(mask, x, 0.0) for x in (q, v)), mask, tail)
+
     importance = per_decision(ratios, rewards, discounts[:, :-1])
-    robust = doubly_robust(ratios, rewards, discounts[:, :-1], q, now_v, mask, tail)
-    ones = np.ones((1, len(data)))
+    ones, members = np.ones((1, len(data))), len(values.q)
+    # The interval has what the values leave open: each part of the resamples takes those of one member.
+    resampled = [
+        robust(q, v).estimate(counts[i::members]) for i, (q, v) in enumerate(zip(values.q, all_v, strict=True))
+    ]
     # The value of a member at the starts of its own sample of the episodes.
     fitted = (values.samples * all_v[:, :, 0]).sum(1) / values.samples.sum(1)
+    start = float(all_v[:, :, 0].mean())
     found = {
-        "fitted_q": Estimate(float(v[:, 0].mean()), *_normal_interval(float(v[:, 0].mean()), fitted)),
+        "fitted_q": Estimate(start, *_normal_interval(start, fitted)),
         "importance": Estimate(float(importance.estimate(ones)[0]), *_interval(importance.estimate(counts))),
-        "doubly_robust": Estimate(float(robust.estimate(ones)[0]), *_interval(robust.estimate(counts))),
+        "doubly_robust": Estimate(
+            float(robust(values.q.mean(0), all_v.mean(0)).estimate(ones)[0]), *_interval(np.concatenate(resampled))
+        ),
     }
     expected = (pi * behavior.probabilities).sum(-1)[mask]
     rare = float(((behavior.probabilities < RARE) * pi).sum(-1)[mask].mean())
