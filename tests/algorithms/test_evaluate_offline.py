@@ -153,6 +153,7 @@ def test_doubly_robust_estimates() -> None:
     assert exact.std() < without.std()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
 def test_what_cannot_be_estimated_is_said(data) -> None:
     few = data[:12]
@@ -160,6 +161,7 @@ def test_what_cannot_be_estimated_is_said(data) -> None:
     assert any("12 episodes are too few for an estimate" in text for text in found.warnings)
     assert any("rest on" in text for text in found.warnings)
     assert "warning: 12 episodes are too few" in str(found)
+    assert found.lower_bound == min(found.estimates[name].low for name in ("fitted_q", "doubly_robust"))
     with pytest.raises(KairodeError, match="need several episodes"):
         kairode.evaluate_offline(None, data[:1])
     other = dataclasses.replace(data.spec, actions=Continuous(("a",), (0.0,), (1.0,)))

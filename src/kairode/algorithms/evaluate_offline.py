@@ -167,8 +167,8 @@ def _from_records(
         if data.spec.discount < 1:  # a record that was cut off goes on
             ahead = discounts[cut, last[cut] + 1] / discounts[cut, last[cut]]
             tail[cut, last[cut]] = ahead * v[cut, last[cut] + 1]
-        q, v = np.take_along_axis(q[:, :-1], actions, -1)[..., 0], v[:, :-1]
-        return doubly_robust(ratios, rewards, discounts[:, :-1], *(np.where(mask, x, 0.0) for x in (q, v)), mask, tail)
+        taken_q = np.where(mask, np.take_along_axis(q[:, :-1], actions, -1)[..., 0], 0.0)
+        return doubly_robust(ratios, rewards, discounts[:, :-1], taken_q, np.where(mask, v[:, :-1], 0.0), mask, tail)
 
     importance = per_decision(ratios, rewards, discounts[:, :-1])
     ones, members = np.ones((1, len(data))), len(values.q)
