@@ -105,6 +105,7 @@ def test_the_ten_lines_of_the_readme_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("little")
+@pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Python in order, except MPC (minutes) and what a command must have written before."""
     monkeypatch.chdir(tmp_path)
