@@ -16,6 +16,7 @@ from kairode.data.trajectory import Trajectory
 from kairode.envs import Own
 from kairode.envs.core import Environment, Task
 from kairode.errors import KairodeError, KairodeWarning
+from kairode.models.zoo import build
 from kairode.planning.table_task import TableTask
 from kairode.training.outcomes import check_outcomes, intervals_of
 
@@ -182,6 +183,14 @@ def test_a_long_interval_is_more_likely_to_end_the_episode() -> None:
     ended = rollout(env, Constant(jnp.asarray(0)), Own(), keys, 3)
     survival = np.mean([np.exp(-HAZARD), np.exp(-5 * HAZARD)])
     assert np.mean(np.asarray(ended.terminated)) == pytest.approx(1 - survival**3, rel=0.3)
+
+
+def test_schedules_of_learned_rewards_are_warned_of() -> None:
+    data = loaded(ending(0, 30), "1 * x", terminal="failed")
+    task = kairode.learn_task(data, members=1)
+    model = build("rnn", data.spec, key=jax.random.key(0))
+    with pytest.warns(KairodeWarning, match="are learned for whole intervals"):
+        kairode.schedule_for_learning(model, task, data=data)
 
 
 def test_what_is_no_data_is_refused() -> None:

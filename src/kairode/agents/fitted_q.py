@@ -102,10 +102,10 @@ def fit_action_values(
 def value_bounds(data: Trajectory) -> tuple[float, float]:
     """Bounds of all values: the smallest and the largest discounted return from any decision on, widened."""
     gamma = data.spec.discount ** (np.asarray(data.interval, np.float64) / data.spec.tick)
-    following = np.zeros(len(data))
+    mask, reward, following = np.asarray(data.mask), np.asarray(data.reward, np.float64), np.zeros(len(data))
     low, high = 0.0, 0.0
     for k in reversed(range(gamma.shape[1])):
-        following = np.where(data.mask[:, k], data.reward[:, k] + gamma[:, k] * following, 0.0)
+        following = np.where(mask[:, k], reward[:, k] + gamma[:, k] * following, 0.0)
         low, high = min(low, float(following.min())), max(high, float(following.max()))
     width = MARGIN * (high - low)
     return low - width, high + width

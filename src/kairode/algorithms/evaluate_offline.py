@@ -30,8 +30,10 @@ from kairode.planning.model_env import make_model_env, obs_range
 from kairode.result import short_number
 from kairode.seeds import Purpose, derive
 
-RESAMPLES, LEVEL = 2000, 95.0
-"""Of the bootstrap over episodes, and the level of its intervals in percent."""
+RESAMPLES, LEAST_RESAMPLES, LEVEL = 2000, 200, 95.0
+"""Of the bootstrap over episodes, also where there are many, and the level of its intervals in percent."""
+COUNTS = 20_000_000
+"""Numbers of a bootstrap's counts, at most, as long as there are `LEAST_RESAMPLES`."""
 FEW_EPISODES, FEW_EFFECTIVE = 30, 10.0
 """Episodes, and effective episodes, below which an estimate is not supported."""
 RARE, OFTEN = 0.02, 0.1
@@ -122,7 +124,8 @@ def evaluate_offline(
     behavior = behavior or fit_behavior(data, seed=seed)
     probabilities = policy_probabilities(chosen, data, seed=seed)
     values = fit_action_values(data, probabilities, seed=seed)
-    counts = bootstrap_counts(len(data), RESAMPLES, seed)
+    resamples = min(RESAMPLES, max(LEAST_RESAMPLES, COUNTS // len(data)))
+    counts = bootstrap_counts(len(data), resamples, seed)
     found, steps = _from_records(data, probabilities, behavior, values, counts)
     if models is not None:
         members = [models] if isinstance(models, DynamicsModel) else list(models)
