@@ -5,8 +5,8 @@
     python tools/offline_study.py estimates FOLDER random --worker 0 --workers 1
     python tools/offline_study.py record FOLDER                            # writes results/offline-estimates.json
 
-The simulator makes the policies, the tables and the true returns; the estimates see the tables alone. Each step skips
-what is already in the folder.
+The simulator makes the policies, the tables and the true returns; the estimates see the tables, and that of the models
+is given HIV's reward function. Each step skips what is already in the folder.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
@@ -26,7 +27,7 @@ from kairode.agents.behavior import fit_behavior
 from kairode.data.policy import Constant, Policy
 from kairode.files import save_json
 from kairode.result import rounded
-from kairode.runs.record import make_record
+from kairode.runs.record import commit, machine, make_record
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "offline-estimates.json"
@@ -106,8 +107,19 @@ def make_estimates(folder: Path, table: str, mine: list[str]) -> None:
             warnings.simplefilter("ignore")
             found = kairode.evaluate_offline(policy_of(folder, name), data, models, task=env.task, behavior=behavior)
         path.parent.mkdir(exist_ok=True)
-        save_json(path, {**found.figures(), "lower_bound": found.lower_bound, "seconds": time.perf_counter() - began})
+        save_json(
+            path,
+            {**found.figures(), "lower_bound": found.lower_bound, **made(), "seconds": time.perf_counter() - began},
+        )
         print(table, name, found, sep="\n", flush=True)
+
+
+def made() -> dict[str, Any]:
+    """Where an estimate is from: the record itself is put together later."""
+    return {
+        "commit": commit(),
+        "machine": f"{machine()['cores']} cores, {machine()['processor']}, jax {jax.__version__}",
+    }
 
 
 def summary(true: np.ndarray, found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -151,6 +163,7 @@ def make_the_record(folder: Path) -> None:
             "estimates": {name: each["estimates"] for name, each in found.items()},
             "effective_sample_size": {name: each["effective_sample_size"] for name, each in found.items()},
             "seconds": float(np.mean([each["seconds"] for each in found.values()])),
+            "made": sorted({json.dumps([each["commit"], each["machine"]]) for each in found.values()}),
         }
         print(table, json.dumps(rounded(figures[table]["estimators"], 3)), figures[table]["lower_bound"])
     config = {"tables": TABLES, "policies": names(), "models": MODELS, "iterations": ITERATIONS, "chunk_length": CHUNK}

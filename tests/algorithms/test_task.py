@@ -18,7 +18,7 @@ from kairode.envs.core import Environment, Task
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.zoo import build
 from kairode.planning.table_task import TableTask
-from kairode.training.outcomes import check_outcomes, intervals_of
+from kairode.training.outcomes import check_outcomes, held_out_episodes, intervals_of
 
 
 def table(episodes: int = 60, rows: int = 12, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -85,6 +85,7 @@ def test_a_reward_of_other_columns_is_learned() -> None:
     assert any("The reward uses y, which models do not predict" in note for note in data.spec.notes)
 
 
+@pytest.mark.slow
 def test_a_learned_reward_is_that_of_the_data() -> None:
     """Mean 2 x' - dose, standard deviation 0.3, and an ensemble that is less sure where there are no data."""
     given = table(300)
@@ -117,6 +118,7 @@ def _gain(seed: int) -> dict[str, Any]:
     return {"gain": gain + np.random.default_rng(seed).normal(0, 0.3, len(gain))}
 
 
+@pytest.mark.slow
 def test_a_reward_that_cannot_be_learned_is_said() -> None:
     given = table()
     given["gain"] = np.random.default_rng(3).normal(size=len(given["x"]))
@@ -166,6 +168,7 @@ def ending(seed: int, episodes: int) -> dict[str, Any]:
     return columns
 
 
+@pytest.mark.slow
 def test_a_long_interval_is_more_likely_to_end_the_episode() -> None:
     """Learned probabilities against 1 - exp(-h tau), and episodes in imagination against the same."""
     data = loaded(ending(0, 600), "1 * x", terminal="failed")
@@ -185,11 +188,59 @@ def test_a_long_interval_is_more_likely_to_end_the_episode() -> None:
     assert np.mean(np.asarray(ended.terminated)) == pytest.approx(1 - survival**3, rel=0.3)
 
 
+def test_predictions_beyond_an_expression_earn_the_least() -> None:
+    """A model may predict a negative value where the records have none."""
+    given = table()
+    given["y"] = np.exp(given["x"])
+    data = loaded(given, "-log10(y)")
+    task = kairode.learn_task(data)
+    arguments = (jnp.zeros(2), jnp.asarray(0))
+    found = [float(task.reward(*arguments, jnp.array([0.0, y]), jnp.asarray(1.0))) for y in (10.0, -1.0, 0.0)]
+    least = float(data.reward[data.mask].min())
+    assert found == pytest.approx([-1.0, least, least])
+
+
+def test_a_category_in_an_expression_is_learned() -> None:
+    data = loaded(table(arm=np.tile([0, 1, 2], 240)), "x - arm", categorical=["arm"])
+    assert data.spec.reward_expression is None
+    assert any("The reward uses arm" in note for note in data.spec.notes)
+
+
+def test_merged_rows_count_the_last_action() -> None:
+    """Of two rows of one time, dose 7 and dose 0, the dose taken is 0, in the rewards too."""
+    given = {"who": [0, 0, 0, 0], "t": [0.0, 0.0, 1.0, 2.0], "x": [1.0, 3.0, 5.0, 6.0], "dose": [7.0, 0.0, 1.0, 0.0]}
+    data = kairode.load_table(given, episode="who", action="dose", reward="x - before(dose)", same_time="merge")
+    np.testing.assert_allclose(data.reward[0], [5.0, 5.0])
+    assert data.spec.action_values == (("dose", (0.0, 1.0)),)
+
+
+def test_episodes_that_are_held_out() -> None:
+    """Never all that terminated."""
+    for terminated in ([False] * 11 + [True], [True] * 12, [False] * 12, [True, False], [False] * 30 + [True] * 30):
+        found = held_out_episodes(np.array(terminated))
+        assert 0 < found.sum() < len(terminated)
+        assert not any(terminated) or np.any(np.array(terminated) & ~found)
+    given = ending(0, 12)
+    given["failed"] = [failed and who == 9 for failed, who in zip(given["failed"], given["who"], strict=True)]
+    task = kairode.learn_task(loaded(given, "1 * x", terminal="failed"), members=1)
+    assert task.outcomes is not None
+
+
+def test_a_variable_that_the_held_out_episodes_lack() -> None:
+    given = table(40)
+    given["y"] = np.where(np.isin(given["who"], [9, 19, 29, 39]), np.nan, given["y"])
+    given["gain"] = np.append(2 * given["x"][1:], 0.0)
+    task = kairode.learn_task(loaded(given, "gain"), members=1)
+    obs = jnp.array([0.0, 5.0])
+    found = [float(task.reward(obs, jnp.asarray(0), jnp.array([x, 5.0]), jnp.asarray(2.0))) for x in (-1.0, 1.0)]
+    np.testing.assert_allclose(found, [-2.0, 2.0], atol=0.5)
+
+
 def test_schedules_of_learned_rewards_are_warned_of() -> None:
     data = loaded(ending(0, 30), "1 * x", terminal="failed")
     task = kairode.learn_task(data, members=1)
     model = build("rnn", data.spec, key=jax.random.key(0))
-    with pytest.warns(KairodeWarning, match="are learned for whole intervals"):
+    with pytest.warns(KairodeWarning, match="schedules count the reward on every finest time step"):
         kairode.schedule_for_learning(model, task, data=data)
 
 
@@ -198,6 +249,7 @@ def test_what_is_no_data_is_refused() -> None:
     for given, options, complaint in (
         (data, {"members": 0}, "members must be"),
         (data, {"caution": -1.0}, "caution must not be negative"),
+        (data, {"caution": 1.0}, "caution is for learned rewards"),
         (data[:1], {}, "a single episode"),
     ):
         with pytest.raises(KairodeError, match=complaint):

@@ -18,6 +18,7 @@ from kairode.models.dynamics import Scale
 from kairode.models.predict import encode, follow, open_loop, predict, prepare, timer_features
 from kairode.models.zoo import MODELS, build
 from kairode.training.batches import pad, split_chunks
+from kairode.training.evaluate_between import predict_between
 from kairode.training.evaluate_model import evaluate_model
 from kairode.training.losses import objective, state_error
 
@@ -81,6 +82,13 @@ def test_predictions_that_are_fed_back_count_as_measured(gone: Trajectory) -> No
     np.testing.assert_allclose(found[1, 0], obs, atol=3e-5)
     _, obs = model.step(z, obs, jnp.asarray(gone.action[1, 1]), jnp.asarray(gone.interval[1, 1]))
     np.testing.assert_allclose(found[1, 1], obs, atol=3e-5)
+
+
+def test_predictions_between_decisions_end_at_those_at_decisions(gone: Trajectory) -> None:
+    for name in ("latent-ode", "ode-rnn", "dt-rnn"):
+        model = masked(name, gone)
+        between = predict_between(model, gone, (0.5, 1.0), seed=4)
+        np.testing.assert_allclose(between[:, :, 1][gone.mask], predict(model, gone, seed=4)[gone.mask], atol=5e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)

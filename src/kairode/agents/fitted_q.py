@@ -57,10 +57,7 @@ def fit_action_values(
     members: int = MEMBERS,
     iterations: int = ITERATIONS,
 ) -> ActionValues:
-    """Fit Q^pi, given pi's probabilities at every moment of the data.
-
-    A record that was cut off goes on under pi, unless there is no discount: then values count what lies within records.
-    """
+    """Fit Q^pi, given pi's probabilities at every moment of the data. Values count what lies within the records."""
     spec, mask = data.spec, np.asarray(data.mask)
     seen = np.asarray(carried_forward(data).observation, np.float32)
     numbers = np.broadcast_to(np.arange(seen.shape[1], dtype=np.float32), seen.shape[:2])
@@ -69,10 +66,9 @@ def fit_action_values(
     rows = seen[:, :-1][mask]
     std = rows.std(0)
     features = (seen - rows.mean(0)) / np.where(std > 1e-9, std, 1.0)
-    scale = _scale(data)
+    scale, bounds = _scale(data), value_bounds(data)
     last = np.arange(mask.shape[1]) == np.asarray(data.length)[:, None] - 1
-    ends = last & (np.asarray(data.terminated)[:, None] | (not spec.discount < 1))
-    discount = np.where(ends, 0.0, spec.discount ** (np.asarray(data.interval, np.float64) / spec.tick))
+    discount = np.where(last, 0.0, spec.discount ** (np.asarray(data.interval, np.float64) / spec.tick))
     columns = FQEData(
         features[:, :-1],
         np.asarray(data.action, np.int32),
@@ -80,7 +76,7 @@ def fit_action_values(
         discount.astype(np.float32),
         features[:, 1:],
         probabilities[:, 1:].astype(np.float32),
-        np.broadcast_to(np.asarray(value_bounds(data), np.float32) / np.float32(scale), (*mask.shape, 2)),
+        np.broadcast_to(np.asarray(bounds, np.float32) / np.float32(scale), (*mask.shape, 2)),
     )
     flat = FQEData(*(jnp.asarray(x[mask]) for x in columns))
     rng = np.random.default_rng([seed, 2])
@@ -96,7 +92,7 @@ def fit_action_values(
         speed = min(1.0, 2 * (1 - done / iterations))  # halfway through, the step begins to shrink
         q, target, state = _advance(q, target, state, flat, jnp.asarray(batches), jnp.asarray(speed, jnp.float32))
     values = eqx.filter_vmap(lambda net: net(jnp.asarray(features)))(q)
-    return ActionValues(np.asarray(values, np.float64) * scale, samples)
+    return ActionValues(np.clip(np.asarray(values, np.float64) * scale, *bounds), samples)
 
 
 def value_bounds(data: Trajectory) -> tuple[float, float]:

@@ -22,9 +22,10 @@ class Contributions(NamedTuple):
     """w_ik."""
 
     def estimate(self, counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
-        """Of each of b samples, which hold every episode so many times."""
+        """Of each of b samples, which hold every episode so many times; NaN for a sample in which no episode has any
+        weight left at some decision."""
         total = counts @ self.weights
-        return np.divide(counts @ self.weighted, total, out=np.zeros_like(total), where=total > 0).sum(1)
+        return np.divide(counts @ self.weighted, total, out=np.full_like(total, np.nan), where=total > 0).sum(1)
 
 
 def cumulative_ratios(target: Steps, behavior: Steps, mask: Any) -> Steps:
@@ -54,16 +55,10 @@ class DoublyRobust(NamedTuple):
         return self.values.estimate(counts) + self.corrections.estimate(counts)
 
 
-def doubly_robust(
-    ratios: Steps, rewards: Steps, discounts: Steps, q: Steps, v: Steps, mask: Any, tail: Steps | None = None
-) -> DoublyRobust:
-    """With action values q of the actions taken and state values v, both 0 after the end of an episode.
-
-    `tail` has, in the last decision of an episode whose record was cut off, the discounted value of what follows.
-    """
+def doubly_robust(ratios: Steps, rewards: Steps, discounts: Steps, q: Steps, v: Steps, mask: Any) -> DoublyRobust:
+    """With action values q of the actions taken and state values v, both 0 after the end of an episode."""
     before = np.concatenate([np.ones((len(ratios), 1)), ratios[:, :-1]], axis=1)
     values = Contributions(before * discounts * v * mask, before)
-    rewards = rewards if tail is None else rewards + tail
     return DoublyRobust(values, Contributions(ratios * discounts * (rewards - q) * mask, ratios))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
 from kairode.agents.evaluate import score_episodes
@@ -38,6 +39,8 @@ FEW_EPISODES, FEW_EFFECTIVE = 30, 10.0
 """Episodes, and effective episodes, below which an estimate is not supported."""
 RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
+LEFT = 0.05
+"""Discount at the end of records, from which on what lies beyond them matters."""
 MODEL_EPISODES = 100
 MODEL_MARGIN = 0.5
 """Predictions are clipped to the range of the data, extended by this multiple of it."""
@@ -57,7 +60,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class OfflineEvaluation:
-    """Off-policy estimates of the mean return of a policy, discounted by gamma^t."""
+    """Off-policy estimates of the mean return of a policy within the length of the records, discounted by gamma^t."""
 
     estimates: Mapping[str, Estimate]
     """By estimator: fitted_q, importance, doubly_robust and, with models, model."""
@@ -74,13 +77,18 @@ class OfflineEvaluation:
         """The lowest lower end among fitted Q, doubly robust and model estimates, to choose between policies by.
 
         Where the data do not show what a policy does, some estimate is usually low or uncertain, while the mean of
-        another may be far too high.
+        another may be far too high. What could not be estimated (NaN) is left out.
         """
-        return min(one.low for name, one in self.estimates.items() if name != "importance")
+        ends = [one.low for name, one in self.estimates.items() if name != "importance" and np.isfinite(one.low)]
+        return min(ends, default=float("nan"))
 
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {one}" for name, one in self.estimates.items()]
-        lines.append(f"behaviour: {self.behavior}")
+        lines += [
+            f"lower bound: {short_number(self.lower_bound)}",
+            f"behaviour: {self.behavior}",
+            f"effective episodes of importance sampling: {self.effective_sample_size:.3g}",
+        ]
         return "\n".join([*lines, *(f"warning: {text}." for text in self.warnings)])
 
     def figures(self) -> dict[str, Any]:
@@ -101,11 +109,13 @@ def evaluate_offline(
 
     Four estimators, each with a bootstrap interval over episodes, for irregular intervals: fitted Q evaluation,
     weighted per-decision importance sampling, the weighted doubly robust estimator (both corrected for how the actions
-    of the data were chosen, which is estimated), and the return in the models. Where they disagree, or the data do not
-    show what the policy does, a warning says so. Estimate with episodes that the policy was not learned from.
+    of the data were chosen, which is estimated), and the return in the models. All count the rewards within the length
+    of the records. Where they disagree, or the data do not show what the policy does, a warning says so. Estimate with
+    episodes that the policy was not learned from.
 
     Args:
-        policy: discrete actions; from `kairode.learn`, or a function of (observation, key), or None for random ones.
+        policy: discrete actions; from `kairode.learn`, or a function of (observation, key) that JAX can trace, or None
+            for random ones.
         data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`; decisions at their own times.
         models: fitted models, for the estimate in imagination; without them it is left out.
         task: reward and termination of the models' estimate; by default `kairode.learn_task(data, models)`.
@@ -116,8 +126,8 @@ def evaluate_offline(
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     if not isinstance(data.spec.actions, Discrete):
         raise KairodeError(f"off-policy estimates need discrete actions; those of '{data.spec.name}' are continuous.")
-    if len(data) < 2:
-        raise KairodeError("off-policy estimates need several episodes.")
+    if len(data) < 3:
+        raise KairodeError("off-policy estimates need several episodes, at least three.")
     chosen = as_policy(policy, data.spec)
     if hasattr(chosen, "spec"):
         check_same(chosen.spec, data.spec, "policy")
@@ -163,15 +173,10 @@ def _from_records(
     discounts = data.spec.discount ** (data.time / data.spec.tick)
     rewards = np.where(mask, np.asarray(data.reward, np.float64), 0.0)
     all_v = (values.q * probabilities[None]).sum(-1)  # [members, n, moments]
-    cut, last = np.flatnonzero(data.truncated), np.asarray(data.length) - 1
 
     def robust(q: np.ndarray, v: np.ndarray) -> DoublyRobust:
-        tail = np.zeros_like(rewards)
-        if data.spec.discount < 1:  # a record that was cut off goes on
-            ahead = discounts[cut, last[cut] + 1] / discounts[cut, last[cut]]
-            tail[cut, last[cut]] = ahead * v[cut, last[cut] + 1]
         taken_q = np.where(mask, np.take_along_axis(q[:, :-1], actions, -1)[..., 0], 0.0)
-        return doubly_robust(ratios, rewards, discounts[:, :-1], taken_q, np.where(mask, v[:, :-1], 0.0), mask, tail)
+        return doubly_robust(ratios, rewards, discounts[:, :-1], taken_q, np.where(mask, v[:, :-1], 0.0), mask)
 
     importance = per_decision(ratios, rewards, discounts[:, :-1])
     ones, members = np.ones((1, len(data))), len(values.q)
@@ -197,12 +202,17 @@ def _from_records(
 
 def _normal_interval(mean: float, samples: np.ndarray) -> tuple[float, float]:
     """Of few samples, as if they were normally distributed."""
-    half = 1.96 * float(samples.std(ddof=1))
+    quantile = float(stats.t.ppf(0.5 + LEVEL / 200, len(samples) - 1))
+    half = quantile * float(samples.std(ddof=1))
     return mean - half, mean + half
 
 
 def _interval(samples: np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(samples, [50 - LEVEL / 2, 50 + LEVEL / 2])
+    """Percentiles of resamples; NaN where a twentieth of these or more have none."""
+    known = samples[np.isfinite(samples)]
+    if len(known) < 0.95 * len(samples):
+        return float("nan"), float("nan")
+    low, high = np.percentile(known, [50 - LEVEL / 2, 50 + LEVEL / 2])
     return float(low), float(high)
 
 
@@ -237,14 +247,19 @@ def _warnings(
             f"{steps.rare:.0%} of the policy's actions were hardly ever taken in such states (probability below "
             f"{RARE:g}): their effects are extrapolated"
         )
-    if not data.spec.discount < 1 and np.any(data.truncated):
+    cut = np.asarray(data.truncated)
+    left = float((data.spec.discount ** (data.time[:, -1] / data.spec.tick))[cut].mean()) if cut.any() else 0.0
+    if left > LEFT:
         said.append(
-            "without a discount, estimates count the rewards up to the end of each record, as if every policy were "
-            "followed for as long: give a discount if records are cut off at different times"
+            f"records were cut off where rewards still count {left:.0%} of those at the start: estimates count the "
+            "rewards up to the end of each record, as if every policy were followed for as long"
         )
-    spread = [name for name, one in found.items() if not np.isfinite([one.mean, one.low, one.high]).all()]
-    if spread:
-        said.append(f"the estimate of {', '.join(spread)} is not finite")
+    unknown = [name for name, one in found.items() if not np.isfinite([one.mean, one.low, one.high]).all()]
+    if unknown:
+        said.append(
+            f"no estimate by {', '.join(unknown).replace('_', ' ')}: at some decision no episode is left in which the "
+            "policy's actions were taken"
+        )
     apart = _apart(found)
     if apart:
         said.append(f"the estimates disagree: {apart}. At least one of them is wrong")

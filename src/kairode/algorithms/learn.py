@@ -35,6 +35,7 @@ from kairode.planning.interpolate import interpolated
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
 from kairode.planning.optimize_schedule import accrual_setup
 from kairode.planning.optimized_schedule import OptimizedSchedule
+from kairode.planning.table_task import warn_of_accrual
 from kairode.seeds import Purpose, derive
 from kairode.training.session import ADDED
 from kairode.trees import alone
@@ -143,6 +144,7 @@ def learn_policy(
     if monitor is not None:
         validation_envs["real"] = monitor
     if accrue:
+        warn_of_accrual(task)
         place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
         longest = timing.longest(task.spec)
         validation_envs = {name: AccruedRewards.of(other, longest) for name, other in validation_envs.items()}

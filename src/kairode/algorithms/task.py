@@ -11,10 +11,12 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.table_task import TableTask
 from kairode.seeds import Purpose, derive_many
-from kairode.training.outcomes import check_outcomes, fit_outcomes, intervals_of
+from kairode.training.outcomes import check_outcomes, fit_outcomes, held_out_episodes, intervals_of, rows_of
 
 POOR = 0.5
 """Error of a learned reward, relative to its variance, from which on a warning is issued."""
+MANY, OFF = 10, 2.0
+"""Held-out terminations from which on their number is compared with the predicted one, and the factor between them."""
 
 
 def learn_task(
@@ -36,7 +38,7 @@ def learn_task(
         data: episodes, from `kairode.load_table` or `kairode.read`.
         models: fitted models, of which the first one fills in missing values; by default they are carried forward.
         members: networks in the ensemble.
-        caution: subtract so many standard deviations of the members' rewards from their mean.
+        caution: subtract so many standard deviations of the members' rewards from their mean; for learned rewards.
         seed: of the networks and their batches.
     """
     if not isinstance(data, Trajectory):
@@ -58,20 +60,30 @@ def learn_task(
             f"all rewards of '{spec.name}' are 0, so there is nothing to learn from: load the table with reward=.., a "
             "column or an expression of columns."
         )
+    if caution and not rewards:
+        raise KairodeError("caution is for learned rewards; the reward of these data is an expression: leave it out.")
+    least = float(np.min(np.asarray(data.reward)[data.mask]))
     if not (rewards or ends):
-        return TableTask(spec)
+        return TableTask(spec, least=least)
     first = models if isinstance(models, DynamicsModel) else next(iter(models or ()), None)
-    held_out = np.arange(len(data)) % 10 == min(9, len(data) - 1)
-    train, valid = (intervals_of(data[part], first) for part in (~held_out, held_out))
+    held_out, intervals = held_out_episodes(np.asarray(data.terminated)), intervals_of(data, first)
+    train, valid = (rows_of(intervals, data, part) for part in (~held_out, held_out))
     seeds = derive_many(seed, Purpose.OUTCOMES, members)
     found = fit_outcomes(train, valid, data, seeds=seeds, rewards=rewards)
     check = check_outcomes(found, valid)
-    if check.reward_error is not None and check.reward_error > POOR:
-        warn(
-            [
-                f"the learned reward leaves {check.reward_error:.0%} of the variance of the rewards of held-out "
-                "episodes unexplained, so policies are learned from rewards that are often wrong: give the reward as "
-                "an expression, or add the variables that it depends on"
-            ]
+    said = []
+    if check.reward_error is not None and not check.reward_error <= POOR:
+        said.append(
+            f"the learned reward leaves {check.reward_error:.0%} of the variance of the rewards of held-out episodes "
+            "unexplained, so policies are learned from rewards that are often wrong: give the reward as an expression, "
+            "or add the variables that it depends on"
         )
-    return TableTask(spec, found, float(caution))
+    if check.expected is not None and check.terminations >= MANY:
+        ratio = check.expected / check.terminations
+        if not 1 / OFF <= ratio <= OFF:
+            said.append(
+                f"{check.expected:.0f} of the held-out episodes are predicted to terminate, and {check.terminations} "
+                "do: add the variables that termination depends on"
+            )
+    warn(said)
+    return TableTask(spec, found, float(caution), least)

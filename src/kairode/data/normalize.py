@@ -20,6 +20,8 @@ def robust_statistics(observations: Float[np.ndarray, "n d"]) -> tuple[np.ndarra
     quantile = np.nanquantile if np.isnan(x).any() else np.quantile
     low, lower, median, upper, high = quantile(x, [0.005, 0.25, 0.5, 0.75, 0.995], axis=0)
     std = (upper - lower) / IQR
+    if np.isnan(median).any():  # a variable that was never measured
+        median, std = np.where(np.isnan(median), 0.0, median), np.where(np.isnan(std), 1.0, std)
     if not std.all():
         inner = np.where((x >= low) & (x <= high), x, np.nan)
         std = np.where(std > 0, std, np.nanstd(inner, axis=0))

@@ -69,7 +69,8 @@ def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def carried_forward(data: Trajectory) -> Trajectory:
-    """Missing observations replaced by the last value of the episode, before the first one by the variable's median.
+    """Missing observations replaced by the last value of the episode, before the first one by the variable's median (0
+    for a variable that was never measured).
 
     For what needs a value of every variable: the features of a policy, initial states, rewards. Models do not.
     """
@@ -80,7 +81,8 @@ def carried_forward(data: Trajectory) -> Trajectory:
     moments = np.arange(seen.shape[-2])[:, None]
     place = np.maximum.accumulate(np.where(lost, -1, moments), axis=-2)
     filled = np.take_along_axis(seen, np.maximum(place, 0), axis=-2)
-    medians = np.nanmedian(seen.reshape(-1, seen.shape[-1]), axis=0).astype(seen.dtype)
+    columns = (column[~np.isnan(column)] for column in seen.reshape(-1, seen.shape[-1]).T)
+    medians = np.array([np.median(known) if known.size else 0.0 for known in columns], seen.dtype)
     return dataclasses.replace(data, observation=np.where(place >= 0, filled, medians))
 
 

@@ -124,6 +124,8 @@ class Intervals:
 
 MOST_DECISIONS = 1_000_000
 """Maximum per episode: more would not fit into memory."""
+TERMINATION = 0x7E121
+"""Folded into a step's key to draw its termination: far from the numbers of what a transition splits it into."""
 RESERVED = ("episode", "t", "action", "reward", "terminated", "truncated")
 """Table columns that are not observations."""
 
@@ -359,7 +361,7 @@ def advance_episode(
     terminated = task.terminal(obs)
     chance = task.end_probability(moment.obs, action, obs, tau)
     if chance is not None:
-        terminated = terminated | (jax.random.uniform(jax.random.fold_in(key, 1)) < chance)
+        terminated = terminated | (jax.random.uniform(jax.random.fold_in(key, TERMINATION)) < chance)
     truncated = is_truncated(task.spec, time, count) & ~terminated
     reward = env.earned(moment, action, state, obs, tau)
     return Moment(state, obs, time, lag, count), Outcome(reward, tau, terminated, truncated)

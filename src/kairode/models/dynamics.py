@@ -78,10 +78,10 @@ class Scale(eqx.Module):
         found /= np.array(self.std, x.dtype)
         return found if self.limit is None else found.clip(-self.limit, self.limit)
 
-    def usable(self, standardised: np.ndarray) -> np.ndarray:
+    def usable(self, standardised: Any, xp: Any = np) -> Any:
         """Mask of the standardised values that models are fitted to: neither missing nor clipped."""
-        known = ~np.isnan(standardised)
-        return known if self.limit is None else known & (np.abs(standardised) < self.limit)
+        known = ~xp.isnan(standardised)
+        return known if self.limit is None else known & (xp.abs(standardised) < self.limit)
 
     def undo(self, x: Any) -> Any:
         return x * np.array(self.std, x.dtype) + np.array(self.mean, x.dtype)
@@ -142,7 +142,7 @@ class DynamicsModel(eqx.Module):
         """[s a], standardised, with encoded actions; [s m a] if the mask m of the measured variables is an input."""
         parts = [self.scale.apply(obs), encode_action(self.spec, action)]
         if self.masked:
-            mask = jnp.ones(len(self.spec.observations), bool) if observed is None else observed
+            mask = self.scale.usable(parts[0], jnp) if observed is None else observed
             parts.insert(1, mask.astype(parts[0].dtype))
         return jnp.concatenate(parts)
 

@@ -189,7 +189,8 @@ def ensemble(members: Sequence[DynamicsModel], spec: Spec) -> DynamicsModel:
     shapes = [[x.shape for x in jax.tree.leaves(model)] for model in same]
     if any(kind != kinds[0] for kind in kinds) or any(shape != shapes[0] for shape in shapes):
         raise KairodeError(
-            "the members of an ensemble must have the same kind and size: fit them with the same settings."
+            "the members of an ensemble must have the same kind and size: fit them with the same settings, and all to "
+            "data with missing values or all to data without."
         )
     return stack(same)
 
@@ -215,7 +216,10 @@ def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
     Bounds that the task defines for a variable also apply.
     """
     rows = np.concatenate([np.asarray(data.observation)[:, 0], np.asarray(data.observation)[:, 1:][data.mask]])
-    low, high = np.nanmin(rows, 0), np.nanmax(rows, 0)
+    low = np.where(np.isnan(rows), np.inf, rows).min(0)
+    high = np.where(np.isnan(rows), -np.inf, rows).max(0)
+    unmeasured = low > high
+    low, high = np.where(unmeasured, -np.inf, low), np.where(unmeasured, np.inf, high)
     bounds = np.array([(v.low, v.high) for v in data.spec.observations]).T
-    width = margin * (high - low)
+    width = np.where(unmeasured, 0.0, margin * (high - low))
     return np.stack([np.maximum(low - width, bounds[0]), np.minimum(high + width, bounds[1])]).astype(np.float32)

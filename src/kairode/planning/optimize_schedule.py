@@ -29,7 +29,7 @@ from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
 from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.planning.penalties import PenaltySweep, sweep_penalties
-from kairode.planning.table_task import TableTask
+from kairode.planning.table_task import warn_of_accrual
 
 NEAR = 0.2
 """Predictions are clipped to the range of the data, widened by this multiple of its width."""
@@ -151,14 +151,7 @@ def _check_systems(models: Any, env: Any) -> Task:
     for system in (models, env):
         if isinstance(system, Environment):
             check_course(system)
-    if isinstance(task, TableTask) and task.outcomes is not None:
-        warnings.warn(
-            "reward or termination of this task are learned for whole intervals, and a schedule counts rewards on "
-            "every finest time step, as if no episode terminated in between: check its decision times, or give the "
-            "reward as an expression.",
-            KairodeWarning,
-            stacklevel=3,
-        )
+    warn_of_accrual(task)
     return task
 
 

@@ -47,8 +47,8 @@ def fit_table(record: dict[str, Any], spec: Spec) -> Table:
 
 
 def _mean_error(errors: list[float | None]) -> float:
-    """Infinite if it is unknown."""
-    return mean([math.inf if error is None else error for error in errors])
+    """-1 if it is unknown, because the variable was never measured."""
+    return mean([-1.0 if error is None else error for error in errors])
 
 
 def print_fit(record: dict[str, Any], spec: Spec) -> None:

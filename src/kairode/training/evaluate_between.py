@@ -184,7 +184,9 @@ def _open_loop_path(
     data = episodes.batch_last()
     course = open_loop(model, data, key)
     seen = jnp.concatenate([data.obs[:1], course.obs[:-1]])
-    x = join_inputs(model, seen, data.action)
+    # As `follow` does: what is fed back counts as measured.
+    measured = None if data.observed is None else data.observed[:-1].at[1:].set(True)
+    x = join_inputs(model, seen, data.action, measured)
     taus = data.tau[:, None] * jnp.array(fractions, data.tau.dtype)[None, :, None]
 
     def between(step: tuple[Array, Array, Array]) -> Float[Array, "k obs n"]:

@@ -32,7 +32,8 @@ class ModelEvaluation:
     error: float
     """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
     variance: float
-    """Variance of the observations, mean over dimensions: the error of predicting the mean of each."""
+    """Variance of the observations about the mean of each dimension, averaged like `error`: the error of predicting
+    these means."""
     by_dimension: list[float | None]
     """Mean over valid steps; None for a variable that was never measured."""
     time_edges: list[float]
@@ -113,10 +114,10 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
     means = [float(average(each[part == i])) if np.isfinite(each[part == i]).any() else None for i in range(BINS)]
     episode = np.where(real, average(squares, -1), 0.0)
     steps = real & np.isfinite(episode)
-    episode = np.where(steps, episode, 0.0).sum(1)
+    episode, counts = np.where(steps, episode, 0.0).sum(1), steps.sum(1)
     worst = np.sort(episode)[-max(1, len(episode) // 100) :]
     return ModelEvaluation(
-        median_episode=float(np.median(episode / np.maximum(steps.sum(1), 1))),
+        median_episode=float(np.median(episode[counts > 0] / counts[counts > 0])),
         worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
         error=float(average(each)),
         variance=_variance(np.asarray(episodes.obs, np.float64)[:, 1:], episodes),
@@ -151,13 +152,13 @@ def _squares(predicted: np.ndarray, episodes: Episodes) -> np.ndarray:
 
 
 def _variance(obs: np.ndarray, episodes: Episodes) -> float:
-    """Of observations 1 .. T, mean over the dimensions that were measured."""
+    """Of observations 1 .. T, mean over all that were measured."""
     known = np.asarray(episodes.real)[..., None] & np.ones(obs.shape, bool)
     if episodes.observed is not None:
         known = known & np.asarray(episodes.observed)[:, 1:]
     count = np.maximum(known.sum((0, 1)), 1)
     apart = np.where(known, obs - np.where(known, obs, 0.0).sum((0, 1)) / count, 0.0)
-    return float(((apart**2).sum((0, 1)) / count)[known.any((0, 1))].mean())
+    return float((apart**2).sum() / max(known.sum(), 1))
 
 
 def _nanmean(values: np.ndarray, axis: int | None = None) -> np.ndarray:

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.outcomes import OutcomeModel
 from kairode.models.predict import predict
@@ -46,6 +47,23 @@ def intervals_of(data: Trajectory, model: DynamicsModel | None = None) -> Interv
     ended = last & np.asarray(data.terminated)[:, None]
     columns = (seen[:, :-1], data.action, seen[:, 1:], data.interval, data.reward, ended)
     return Intervals(*(np.asarray(x)[data.mask] for x in columns))
+
+
+def rows_of(intervals: Intervals, data: Trajectory, episodes: np.ndarray) -> Intervals:
+    """The intervals of some of the episodes that they are of."""
+    chosen = np.broadcast_to(episodes[:, None], np.shape(data.interval))[data.mask]
+    return Intervals(*(x[chosen] for x in intervals))
+
+
+def held_out_episodes(terminated: np.ndarray) -> np.ndarray:
+    """Mask of every tenth episode, at least one, of those that terminated and of the others alike: terminations are
+    rare, and all must not be held out."""
+    rank = np.where(terminated, np.cumsum(terminated), np.cumsum(~terminated)) - 1
+    found = rank % 10 == 9
+    if not found.any():
+        larger = terminated if terminated.sum() > (~terminated).sum() else ~terminated
+        found[np.flatnonzero(larger)[-1]] = True
+    return found
 
 
 def fit_outcomes(
@@ -83,6 +101,11 @@ def fit_outcomes(
         better = error < best_error
         best = jax.vmap(choose)(better, params, best)
         best_error = jnp.where(better, error, best_error)
+    if not np.isfinite(best_error).all():
+        raise KairodeError(
+            f"the rewards of '{data.spec.name}' cannot be learned: the loss on held-out episodes is not finite. Are "
+            "there values of a size that dominates all others?"
+        )
     return eqx.combine(best, static)
 
 

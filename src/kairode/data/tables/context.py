@@ -81,6 +81,12 @@ class RowGroups:
         found[self.number[known]] = codes[known]  # the last one stays
         return found
 
+    def last_number(self, values: np.ndarray) -> np.ndarray:
+        """The last number that is not missing."""
+        found, known = np.full(len(self.heads), np.nan), ~np.isnan(values)
+        found[self.number[known]] = values[known]
+        return found
+
     def any(self, values: np.ndarray) -> np.ndarray:
         """Whether any is true."""
         return np.logical_or.reduceat(values, self.heads)

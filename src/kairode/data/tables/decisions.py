@@ -122,7 +122,10 @@ def read_reward(context: TableContext, function: Reward | None) -> np.ndarray | 
     column = "reward" if text is None else text
     if function is None and context.has(column):
         if text is not None and text != "reward":
-            context.notes.append(f"The column '{short_name(column)}' is the reward, and not an observation.")
+            context.notes.append(
+                f"The column '{short_name(column)}' is the reward, and not an observation (as an expression, such as "
+                f"1 * {short_name(column)}, it is both)."
+            )
         return numbers(context.table[column], column, context.faults)
     if function is None and text is None:
         context.notes.append("There is no reward column: all rewards are 0.")
@@ -175,11 +178,12 @@ def reward_formula(
     none."""
     if not isinstance(reward, Expression):
         return {}
-    beyond = sorted(reward.names - {*context.observed, *context.decided})
+    predicted = {*context.observed} - {*context.config.categorical}
+    beyond = sorted(reward.names - {*predicted, *context.decided})
     if beyond:
         context.notes.append(
-            f"The reward uses {listed(beyond)}, which models do not predict: to learn a policy, it is learned from the "
-            "data."
+            f"The reward uses {listed(beyond)}, which models do not predict: in imagination a learned reward stands "
+            "for it."
         )
         return {}
     values = []

@@ -95,7 +95,7 @@ class Expression:
         functions = ", ".join((BEFORE, *_FUNCTIONS))
         return KairodeError(
             f"the expression '{self.text[:80]}': {why}. Use names of columns (between backticks if they have spaces), "
-            f"numbers, + - * / **, comparisons, {INTERVAL}, and {functions}."
+            f"numbers, + - * / **, comparisons (both at once: (x > 0) * (x < 1)), {INTERVAL}, and {functions}."
         )
 
     def _used(self, node: ast.expr) -> Iterator[str]:

@@ -104,7 +104,11 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
         action = groups.last(action) if action.ndim == 1 else np.stack([groups.mean(one) for one in action.T], 1)
         terminated = groups.any(terminated)
         given = groups.sum(given) if isinstance(given, np.ndarray) else given
-        extra = {name: groups.mean(values) for name, values in extra.items()}
+        chosen = {*config.action} if not config.controls else set()  # of discrete actions the last one counts
+        extra = {
+            name: groups.last_number(values) if name in chosen else groups.mean(values)
+            for name, values in extra.items()
+        }
         context.faults.rows = context.faults.rows[groups.heads]
         rows = rows.merged()
     filled = dict(observed)
