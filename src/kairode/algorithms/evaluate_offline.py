@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
@@ -220,7 +221,7 @@ def _in_models(policy: Policy, data: Trajectory, members: list[DynamicsModel], t
     """Return in each model alone; the interval resamples models and imagined episodes."""
     returns = []
     for i, model in enumerate(members):
-        bounds = np.asarray(obs_range(data, MODEL_MARGIN))
+        bounds = jnp.asarray(obs_range(data, MODEL_MARGIN))
         env: Environment = make_model_env(model, task, starts=data, obs_bounds=bounds)
         found = collect(env, policy, episodes=MODEL_EPISODES, seed=derive(seed + i, Purpose.TEST))
         returns.append(np.asarray(score_episodes(env.task, found).discounted, np.float64))
