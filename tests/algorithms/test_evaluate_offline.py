@@ -106,6 +106,10 @@ def test_estimates_are_those_of_the_closed_form(data, behavior, go, cut) -> None
     assert any("records were cut off" in text for text in found.warnings) == cut
     for name, one in found.estimates.items():
         assert one.mean == pytest.approx(true, abs=0.15), name
+        if name != "fitted_q" and not np.isfinite(one.low):  # of 1000 episodes two follow the opposite policy
+            assert go == (1.0, 0.0)
+            assert any("no estimate by importance" in text for text in found.warnings)
+            continue
         assert one.low - 0.05 < true < one.high + 0.05, name
     assert found.behavior.mean == pytest.approx(value(GO), abs=0.05)
     assert found.behavior.low < value(GO) < found.behavior.high
