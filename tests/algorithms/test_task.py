@@ -226,6 +226,7 @@ def test_episodes_that_are_held_out() -> None:
     assert task.outcomes is not None
 
 
+@pytest.mark.slow
 def test_a_variable_that_the_held_out_episodes_lack() -> None:
     given = table(40)
     given["y"] = np.where(np.isin(given["who"], [9, 19, 29, 39]), np.nan, given["y"])

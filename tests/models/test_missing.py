@@ -136,6 +136,7 @@ def test_what_stands_in_a_missing_cell_does_not_matter(gone: Trajectory) -> None
         assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_fit_to_missing_values(gone: Trajectory, whole: Trajectory, tmp_path: Path) -> None:
     """The mask is an input only where values are missing; saved and loaded, and from a stream, models are the same."""
     options = {"iterations": 20, "validate_every": 10, "batch_size": 4, "latent_size": 4}
