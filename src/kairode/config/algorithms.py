@@ -39,8 +39,8 @@ class FitConfig:
     standardize: bool = False
     """Standardise observations by mean and standard deviation of the training data."""
     robust_scale: bool = False
-    """Standardise them by median and interquartile range instead, and clip at ten standard deviations: for data with
-    outliers."""
+    """Standardise them by median and interquartile range instead, and treat values beyond ten standard deviations as
+    missing: for data with outliers."""
     sizes: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     training: TrainingConfig = dataclasses.field(default_factory=TrainingConfig)
     setting: str = "ours"
