@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
+from kairode.agents.support import BehaviorPolicy
 from kairode.data.policy import Constant, Policy, Random
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Spec
@@ -22,32 +23,15 @@ FOLDS = 5
 ITERATIONS, CHUNK, BATCH = 2000, 100, 256
 HIDDEN = (64, 64)
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 1e-3
-LEAST = 0.01
-"""Share of the marginal frequencies in every probability, which keeps ratios finite."""
 DRAWS = 64
 """Actions drawn from a policy whose probabilities are not known."""
 
 
-class BehaviorPolicy(eqx.Module):
-    """Probabilities of the actions given the observation, the previous action and the time since it was taken."""
-
-    net: ReLUNetwork
-    mean: Float[Array, "*folds f"]
-    std: Float[Array, "*folds f"]
-    marginal: Float[Array, "*folds a"]
-    """Frequencies of the actions."""
-    spec: Spec = eqx.field(static=True)
-
-    def probabilities(self, features: Float[Array, "*n f"]) -> Float[Array, "*n a"]:
-        """b(a | s), given `behavior_features`."""
-        x = (features - jnp.broadcast_to(self.mean, features.shape)) / jnp.broadcast_to(self.std, features.shape)
-        found = jax.nn.softmax(self.net(x))
-        return (1 - LEAST) * found + LEAST * jnp.broadcast_to(self.marginal, found.shape)
-
-
-def behavior_features(data: Trajectory) -> Float[np.ndarray, "n T f"]:
-    """[s, previous action (none at the start), log(1 + time since it)] at every decision."""
+def behavior_features(data: Trajectory, history: bool = True) -> Float[np.ndarray, "n T f"]:
+    """[s, previous action (none at the start), log(1 + time since it)] at every decision; s alone without history."""
     seen = np.asarray(carried_forward(data).observation, np.float32)[:, :-1]
+    if not history:
+        return seen
     actions = np.eye(data.spec.actions.n, dtype=np.float32)[np.asarray(data.action)]
     waits = np.log1p(np.asarray(data.interval, np.float32) / np.float32(data.spec.tick))[..., None]
     previous = np.concatenate([actions, waits], axis=-1)
@@ -68,13 +52,19 @@ class BehaviorFit(NamedTuple):
     """The same of the actions' frequencies."""
 
 
-def fit_behavior(data: Trajectory, *, seed: int = 0, iterations: int = ITERATIONS) -> BehaviorFit:
-    """Estimate the behaviour policy, with cross-fitting by episode."""
+def fit_behavior(
+    data: Trajectory, *, seed: int = 0, iterations: int = ITERATIONS, history: bool = True
+) -> BehaviorFit:
+    """Estimate the behaviour policy, with cross-fitting by episode.
+
+    With `history`, given the previous action too, as estimates need it: who chose the actions knew it. Without, given
+    the observation alone: whether an action was ever tried in such a state.
+    """
     if not isinstance(data.spec.actions, Discrete):
         raise KairodeError(
             f"a behaviour policy is estimated for discrete actions; those of '{data.spec.name}' are not."
         )
-    features, mask = behavior_features(data), np.asarray(data.mask)
+    features, mask = behavior_features(data, history), np.asarray(data.mask)
     x, y = features[mask], np.asarray(data.action)[mask]
     folds = min(FOLDS, len(data))
     fold = np.random.default_rng(seed).permutation(len(data)) % folds
@@ -164,7 +154,7 @@ def _greedy(policy: QPolicy, obs: Any, action: Any, elapsed: Any, keys: Any) -> 
         def moment(memory: Any, row: Any) -> tuple[Any, Any]:
             obs, action, elapsed = row
             features, memory = policy.encoder.encode(memory, obs, elapsed)
-            return policy.encoder.remember(memory, obs, action), jnp.argmax(policy.q(features))
+            return policy.encoder.remember(memory, obs, action), jnp.argmax(policy.values(features, obs))
 
         return jax.lax.scan(moment, policy.start(key=key), (obs, action, elapsed))[1]
 

@@ -5,11 +5,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
+from kairode.agents.support import ActionSupport, BehaviorPolicy
 from kairode.data.describe import spec_from_dict, spec_to_dict
+from kairode.envs.core import Spec
 from kairode.errors import MALFORMED, KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.training import checkpoint
@@ -19,12 +22,14 @@ NAME = "policy"
 
 def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | None = None) -> None:
     """Save a policy. The model of a latent policy is saved by the run that fitted it."""
-    sizes = [policy.q.weights[0].shape[1], *(weight.shape[0] for weight in policy.q.weights)]
+    support = policy.support
+    parts = policy.q if support is None else (policy.q, _with_array(support))
     checkpoint.save(
         folder,
-        eqx.filter(policy.q, eqx.is_array),
+        eqx.filter(parts, eqx.is_array),
         NAME,
-        sizes=sizes,
+        sizes=_sizes(policy.q),
+        support=None if support is None else _sizes(support.behavior.net),
         sees="z" if isinstance(policy.encoder, LatentEncoder) else "s",
         epsilon=policy.epsilon,
         scale=policy.scale,
@@ -32,6 +37,25 @@ def save_policy(folder: str | Path, policy: QPolicy, about: dict[str, Any] | Non
         spec=spec_to_dict(policy.spec),
         **{"env": policy.spec.name, "setting": "ours", "fields": {}, "schedule": None, **(about or {})},
     )
+
+
+def _sizes(network: ReLUNetwork) -> list[int]:
+    return [network.weights[0].shape[1], *(weight.shape[0] for weight in network.weights)]
+
+
+def _with_array(support: ActionSupport) -> ActionSupport:
+    """With the threshold as an array, which is saved."""
+    return ActionSupport(support.behavior, jnp.asarray(support.threshold, jnp.float32))
+
+
+def _new_network(sizes: list[int], support: list[int] | None, spec: Spec) -> Any:
+    """A Q-network of these sizes; with the support of actions, if the policy has one."""
+    q = ReLUNetwork.new(*sizes, key=jax.random.key(0))
+    if support is None:
+        return q
+    net = ReLUNetwork.new(*support, key=jax.random.key(0))
+    features, actions = jnp.zeros(support[0]), jnp.zeros(support[-1])
+    return q, ActionSupport(BehaviorPolicy(net, features, features, actions, spec), jnp.zeros(()))
 
 
 def describe_policy(folder: str | Path) -> dict[str, Any]:
@@ -53,15 +77,17 @@ def read_policy(folder: str | Path, model: DynamicsModel | None = None) -> QPoli
         sizes, spec, sees = [int(size) for size in about["sizes"]], spec_from_dict(about["spec"]), about["sees"]
         epsilon, scale = float(about["epsilon"]), float(about.get("scale", 1.0))
         accrues = bool(about.get("accrues", False))
-        shapes = eqx.filter_eval_shape(ReLUNetwork.new, *sizes, key=jax.random.key(0))
+        known = None if about.get("support") is None else [int(size) for size in about["support"]]
+        shapes = eqx.filter_eval_shape(_new_network, sizes, known, spec)
     except MALFORMED as error:
         raise KairodeError(f"{path} is damaged: it does not describe a policy ({error}).") from error
     checkpoint.compare_description(folder, shapes, NAME)  # before any memory is taken
-    q = checkpoint.load(folder, ReLUNetwork.new(*sizes, key=jax.random.key(0)), NAME)
+    found = checkpoint.load(folder, _new_network(sizes, known, spec), NAME)
     if checkpoint.describe(folder, NAME)["sha256"] != about["sha256"]:  # another process has replaced it meanwhile
         return read_policy(folder, model)
+    q, support = (found, None) if known is None else found
     if sees == "s":
-        return QPolicy(q, IdentityEncoder(), spec, epsilon, scale, accrues)
+        return QPolicy(q, IdentityEncoder(), spec, epsilon, scale, accrues, support)
     if model is None:
         raise KairodeError(f"the policy in {folder} is conditioned on the latent state of a model: pass the model too.")
-    return QPolicy(q, LatentEncoder(model), spec, epsilon, scale, accrues)
+    return QPolicy(q, LatentEncoder(model), spec, epsilon, scale, accrues, support)

@@ -66,6 +66,9 @@ class AccruedRewards(Environment):
     def observe(self, state: AccruedState) -> Obs:
         return self.env.observe(state.inner)
 
+    def halted(self, state: AccruedState) -> Any:
+        return self.env.halted(state.inner)
+
     def interval(self, state: AccruedState, action: Action, *, key: Key[Array, ""]) -> Tau:
         return self.env.interval(state.inner, action, key=key)
 

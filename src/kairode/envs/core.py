@@ -314,6 +314,10 @@ class Environment(eqx.Module):
 
         return jax.lax.scan(on, state, (waits, jax.random.split(key, len(taus))))[1]
 
+    def halted(self, state: State) -> Bool[Array, ""] | None:
+        """Optional: whether the episode terminates in this state for a reason that the task does not know."""
+        return None
+
     def earned(self, moment: "Moment", action: Action, state: State, obs: Obs, tau: Tau) -> Float[Array, ""]:
         """Reward of the interval from `moment` to this state."""
         return self.task.reward(moment.obs, action, obs, tau)
@@ -359,6 +363,9 @@ def advance_episode(
     time = moment.time + passed
     lag, count = (time - moment.time) - passed, moment.count + 1
     terminated = task.terminal(obs)
+    halted = env.halted(state)
+    if halted is not None:
+        terminated = terminated | halted
     chance = task.end_probability(moment.obs, action, obs, tau)
     if chance is not None:
         terminated = terminated | (jax.random.uniform(jax.random.fold_in(key, TERMINATION)) < chance)
