@@ -52,9 +52,7 @@ class BehaviorFit(NamedTuple):
     """The same of the actions' frequencies."""
 
 
-def fit_behavior(
-    data: Trajectory, *, seed: int = 0, iterations: int = ITERATIONS, history: bool = True
-) -> BehaviorFit:
+def fit_behavior(data: Trajectory, *, seed: int = 0, iterations: int = ITERATIONS, history: bool = True) -> BehaviorFit:
     """Estimate the behaviour policy, with cross-fitting by episode.
 
     With `history`, given the previous action too, as estimates need it: who chose the actions knew it. Without, given

@@ -31,8 +31,8 @@ class BehaviorPolicy(eqx.Module):
 
 
 class ActionSupport(eqx.Module):
-    """Actions that were taken often enough in states like this one (batch-constrained Q-learning, Fujimoto et al. 2019):
-    b(a | s) >= threshold max_a' b(a' | s)."""
+    """Actions that were taken often enough in states like this one: b(a | s) >= threshold max_a' b(a' | s), as in
+    batch-constrained Q-learning (Fujimoto et al. 2019)."""
 
     behavior: BehaviorPolicy
     """Given the observation alone."""

@@ -36,6 +36,8 @@ class PessimisticState(NamedTuple):
 class PessimisticEnv(Environment):
     """A model environment that is left at a loss where it is not to be trusted."""
 
+    task: Task
+    """That of the model environment."""
     env: ModelEnv
     penalty: Float[Array, "*agents"]
     """Reward that a unit of disagreement costs."""
@@ -46,10 +48,6 @@ class PessimisticEnv(Environment):
     support: ActionSupport | None = None
     """Actions outside of it end the episode too."""
 
-    @property
-    def task(self) -> Task:
-        return self.env.task
-
     def reset(self, *, key: Key[Array, ""]) -> PessimisticState:
         return PessimisticState(self.env.reset(key=key), jnp.zeros((), bool))
 
@@ -59,9 +57,7 @@ class PessimisticEnv(Environment):
     def interval(self, state: PessimisticState, action: Action, *, key: Key[Array, ""]) -> Tau:
         return self.env.interval(state.inner, action, key=key)
 
-    def transition(
-        self, state: PessimisticState, action: Action, tau: Tau, *, key: Key[Array, ""]
-    ) -> PessimisticState:
+    def transition(self, state: PessimisticState, action: Action, tau: Tau, *, key: Key[Array, ""]) -> PessimisticState:
         inner = self.env.transition(state.inner, action, tau, key=key)
         return PessimisticState(inner, self._left(state, action, inner))
 
@@ -81,9 +77,7 @@ class PessimisticEnv(Environment):
     def halted(self, state: PessimisticState) -> Bool[Array, ""]:
         return state.halted
 
-    def earned(
-        self, moment: Moment, action: Action, state: PessimisticState, obs: Obs, tau: Tau
-    ) -> Float[Array, ""]:
+    def earned(self, moment: Moment, action: Action, state: PessimisticState, obs: Obs, tau: Tau) -> Float[Array, ""]:
         """r - penalty disagreement, and the floor in place of all rewards after an end."""
         reward = self.task.reward(moment.obs, action, obs, tau) - self.penalty * state.disagreement
         return jnp.where(state.halted, self.floor, reward)
