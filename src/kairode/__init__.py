@@ -54,6 +54,7 @@ _HOMES = {
     "kairode.algorithms.learn": ("learn",),
     "kairode.algorithms.task": ("learn_task",),
     "kairode.algorithms.evaluate_offline": ("evaluate_offline",),
+    "kairode.algorithms.learn_offline": ("learn_offline",),
     "kairode.runs.policies": ("load_policy",),
     "kairode.algorithms.dyna": ("train_dyna",),
 }
@@ -81,6 +82,7 @@ __all__ = [
     "evaluate_offline",
     "fit",
     "learn",
+    "learn_offline",
     "learn_task",
     "load_models",
     "load_policy",

@@ -47,6 +47,8 @@ class TrainResult:
     decisions: list[int]
     diverged: list[bool]
     seconds: float
+    snapshots: ReLUNetwork | None = None
+    """[agents, snapshots, ..]: the networks at every multiple of `validate_every` decisions, if they were asked for."""
 
     def policies(self, batches: Sequence[TrainingBatch], epsilon: float = 0.05, scale: float = 1.0) -> list[QPolicy]:
         """One policy per agent; `scale` is the reward scale of training."""
@@ -65,6 +67,8 @@ class _State(eqx.Module):
     train_state: TrainState
     best: ReLUNetwork
     best_score: Any
+    snapshots: Any = None
+    """Networks [agents, snapshots, ..]; None if none are kept."""
 
 
 def train_agents(
@@ -82,6 +86,8 @@ def train_agents(
     initial_state: TrainState | None = None,
     identity: dict[str, Any] | None = None,
     time_limit: float = float("inf"),
+    decisions: int | None = None,
+    snapshots: bool = False,
 ) -> TrainResult:
     """Train one agent per seed. With a folder, checkpoints are kept there and training resumes from them.
 
@@ -93,26 +99,32 @@ def train_agents(
         initial_state: agents to start from, instead of new ones.
         identity: identifies this training (models, schedules); a checkpoint with another identity is refused.
         time_limit: seconds after which training stops.
+        decisions: decisions of each agent after which training stops, however many episodes they were.
+        snapshots: keep the networks at every multiple of `validate_every` decisions; with `decisions`.
     """
     batches = tuple(batches)
     what = {"seeds": list(seeds), "settings": dataclasses.asdict(settings), "episodes": episodes, "about": identity}
     if initial_state is None:
         initial_state = init_train_state(batches, settings, episodes, seeds)
     with Session(folder, what, save_seconds=SAVE_SECONDS) as session:
-        state = session.restore(_new_state(initial_state))
+        count = decisions // validate_every if snapshots and decisions is not None else 0
+        state = session.restore(_new_state(initial_state, count))
         devices = AgentDevices.of([batch.agents for batch in batches])
         spread = _spread_batches(devices, batches)
         state = dataclasses.replace(state, train_state=devices.spread(state.train_state))
         curve: list[dict[str, Any]] = session.earlier.get("curve", [])
         checked = False
-        session.complete = session.resumable and _ended(state)
+        session.complete = session.resumable and _ended(state, decisions)
         callback(_progress(stage, devices, state.train_state, {}, 0.0))
-        while not _ended(state):
+        while not _ended(state, decisions):
             taken = int(state.train_state.decisions.max())
             some = min(chunk, validate_every - taken % validate_every)
             state = dataclasses.replace(state, train_state=_advance(devices, settings, spread, some, state.train_state))
             figures: dict[str, Any] = {}
-            if validate is not None and ((taken + some) % validate_every == 0 or _ended(state)):
+            if state.snapshots is not None and (taken + some) % validate_every == 0:
+                networks = devices.together(state.train_state.learner.q)
+                state = _with_snapshot(state, networks, (taken + some) // validate_every - 1)
+            if validate is not None and ((taken + some) % validate_every == 0 or _ended(state, decisions)):
                 state, figures = _validated(state, devices, validate)
                 curve.append(_point(devices, state.train_state, figures, session.seconds))
             callback(_progress(stage, devices, state.train_state, figures, session.here))
@@ -120,7 +132,7 @@ def train_agents(
             stop, late = session.interrupted(), session.here > time_limit
             if session.due():
                 session.save(_together(devices, state), curve=curve)
-            if stop and not _ended(state):
+            if stop and not _ended(state, decisions):
                 raise session.stop(f"in '{stage}' at episode {int(state.train_state.episodes.min()):,} of {episodes:,}")
             if late:
                 break
@@ -165,17 +177,26 @@ def _together(devices: AgentDevices, state: _State) -> _State:
     return dataclasses.replace(state, train_state=devices.together(state.train_state))
 
 
-def _ended(state: _State) -> bool:
+def _ended(state: _State, decisions: int | None = None) -> bool:
     agents = state.train_state
-    return bool(((agents.episodes >= agents.returns.shape[1]) | agents.diverged).all())
+    over = (agents.episodes >= agents.returns.shape[1]) | agents.diverged
+    return bool((over if decisions is None else over | (agents.decisions >= decisions)).all())
 
 
-def _new_state(train_state: TrainState) -> _State:
+def _with_snapshot(state: _State, networks: ReLUNetwork, index: int) -> _State:
+    """With the networks of this moment among the snapshots."""
+    kept = jax.tree.map(lambda every, now: every.at[:, index].set(now), state.snapshots, networks)
+    return dataclasses.replace(state, snapshots=kept)
+
+
+def _new_state(train_state: TrainState, snapshots: int = 0) -> _State:
     """State before the first decision. Arrays are copied because shared buffers cannot be donated to the compiled
     loop."""
     train_state = copies(train_state)
     low = jnp.full(train_state.decisions.shape, -jnp.inf)
-    return _State(train_state, copies(train_state.learner.q), low)
+    q = train_state.learner.q
+    kept = jax.tree.map(lambda x: jnp.repeat(x[:, None], snapshots, axis=1), q) if snapshots else None
+    return _State(train_state, copies(q), low, kept)
 
 
 def _validated(state: _State, devices: AgentDevices, validate: Validator) -> tuple[_State, dict[str, Any]]:
@@ -187,7 +208,8 @@ def _validated(state: _State, devices: AgentDevices, validate: Validator) -> tup
     score = jnp.asarray(np.nan_to_num(figures["score"], nan=-np.inf), jnp.float32)
     better = score > state.best_score
     best = jax.vmap(choose)(better, q, state.best)
-    return _State(state.train_state, best, jnp.where(better, score, state.best_score)), figures
+    found = dataclasses.replace(state, best=best, best_score=jnp.where(better, score, state.best_score))
+    return found, figures
 
 
 def _point(devices: AgentDevices, train_state: TrainState, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -240,4 +262,5 @@ def _result(
         decisions=np.asarray(train_state.decisions).tolist(),
         diverged=diverged.tolist(),
         seconds=seconds,
+        snapshots=state.snapshots,
     )

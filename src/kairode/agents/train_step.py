@@ -203,10 +203,13 @@ def update_agent(
     ended = step.ended & going
     episodes = train_state.episodes + ended.astype(jnp.int32)
     where = jnp.where(ended, train_state.episodes, limit)
+    due = ended & (episodes % settings.target_period == 0)
+    if settings.target_decisions is not None:
+        due = going & ((train_state.decisions + 1) % settings.target_decisions == 0)
     return TrainState(
         key=train_state.key,
         episode=step.episode,
-        learner=update_target(learner, ended & (episodes % settings.target_period == 0)),
+        learner=update_target(learner, due),
         decisions=train_state.decisions + going.astype(jnp.int32),
         episodes=episodes,
         returns=train_state.returns.at[where].set(step.returns, mode="drop"),

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from scipy import stats
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
 from kairode.agents.evaluate import score_episodes
-from kairode.agents.fitted_q import ActionValues, fit_action_values
+from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, fit_action_values
 from kairode.agents.importance import (
     DoublyRobust,
     bootstrap_counts,
@@ -42,9 +42,22 @@ RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
 LEFT = 0.05
 """Discount at the end of records, from which on what lies beyond them matters."""
-MODEL_EPISODES = 100
 MODEL_MARGIN = 0.5
 """Predictions are clipped to the range of the data, extended by this multiple of it."""
+
+
+class Effort(NamedTuple):
+    """How much is computed."""
+
+    members: int
+    """Networks of fitted Q evaluation."""
+    iterations: int
+    episodes: int
+    """Imagined by each model."""
+
+
+FULL, SELECTION = Effort(MEMBERS, ITERATIONS, 100), Effort(5, 2500, 40)
+"""For an estimate, and to choose among many policies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +118,7 @@ def evaluate_offline(
     task: Task | None = None,
     behavior: BehaviorFit | None = None,
     seed: int = 0,
+    effort: Effort = FULL,
 ) -> OfflineEvaluation:
     """Estimate the mean return of a policy from records: `kairode.evaluate_offline(policy, data, models)`.
 
@@ -122,6 +136,7 @@ def evaluate_offline(
         task: reward and termination of the models' estimate; by default `kairode.learn_task(data, models)`.
         behavior: the estimated behaviour policy of these data, if there is one already.
         seed: of the networks, the bootstrap and the imagined episodes.
+        effort: how much is computed; `SELECTION` of this module takes a tenth of the time.
     """
     if not isinstance(data, Trajectory):
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
@@ -134,13 +149,13 @@ def evaluate_offline(
         check_same(chosen.spec, data.spec, "policy")
     behavior = behavior or fit_behavior(data, seed=seed)
     probabilities = policy_probabilities(chosen, data, seed=seed)
-    values = fit_action_values(data, probabilities, seed=seed)
+    values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
     resamples = min(RESAMPLES, max(LEAST_RESAMPLES, COUNTS // len(data)))
     counts = bootstrap_counts(len(data), resamples, seed)
     found, steps = _from_records(data, probabilities, behavior, values, counts)
     if models is not None:
         members = [models] if isinstance(models, DynamicsModel) else list(models)
-        found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed)
+        found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed, effort.episodes)
     own = data.discounted
     estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
     size = float(steps.size[max(int(np.median(data.length)) - 1, 0)])
@@ -217,13 +232,15 @@ def _interval(samples: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _in_models(policy: Policy, data: Trajectory, members: list[DynamicsModel], task: Task, seed: int) -> Estimate:
+def _in_models(
+    policy: Policy, data: Trajectory, members: list[DynamicsModel], task: Task, seed: int, episodes: int
+) -> Estimate:
     """Return in each model alone; the interval resamples models and imagined episodes."""
     returns = []
     for i, model in enumerate(members):
         bounds = jnp.asarray(obs_range(data, MODEL_MARGIN))
         env: Environment = make_model_env(model, task, starts=data, obs_bounds=bounds)
-        found = collect(env, policy, episodes=MODEL_EPISODES, seed=derive(seed + i, Purpose.TEST))
+        found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))
         returns.append(np.asarray(score_episodes(env.task, found).discounted, np.float64))
     each = np.stack(returns)
     rng = np.random.default_rng(seed)

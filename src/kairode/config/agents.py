@@ -28,6 +28,9 @@ class DQNConfig:
     """Each element of the gradient is clipped to [-clip, clip]."""
     target_period: int = 10
     """Episodes between two copies of the network to the target network."""
+    target_decisions: int | None = None
+    """Decisions between two copies, in place of the number of episodes; for episodes of very different lengths. None
+    goes by episodes."""
     final_epsilon: float = 0.05
     """Fraction of random actions towards the end of training, and at test."""
     epsilon_decay: float = 200.0
@@ -42,7 +45,7 @@ class DQNConfig:
     """Fraction of the episodes, at the end, over which the learning rate falls linearly to 0."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "batch_size", "replay_capacity", "target_period")
+        at_least(self, 1, "batch_size", "replay_capacity", "target_period", "target_decisions")
         if self.replay_capacity < self.batch_size:
             raise KairodeError(f"a replay buffer of {self.replay_capacity} does not hold a batch of {self.batch_size}.")
         positive(self, "learning_rate", "gradient_clip", "epsilon_decay", "reward_scale")

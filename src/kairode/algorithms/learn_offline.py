@@ -1,0 +1,304 @@
+"""`kairode.learn_offline`: a policy from records alone, careful where they are silent.
+
+Several recipes are tried, each at several times of its training. Which of these policies is returned is decided by
+off-policy estimates from episodes that they were not learned from, never by a simulator.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from kairode.agents.behavior import BehaviorFit, fit_behavior
+from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.fitted_q import value_bounds
+from kairode.agents.network import ReLUNetwork
+from kairode.agents.offline_q import OfflineSettings, train_offline_q
+from kairode.agents.q_policy import QPolicy
+from kairode.agents.support import ActionSupport
+from kairode.agents.train_loop import train_agents
+from kairode.agents.train_step import TrainingBatch, transitions_from_data
+from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, evaluate_offline
+from kairode.algorithms.fit import digest
+from kairode.algorithms.task import learn_task
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.agents import DQNConfig
+from kairode.config.keywords import field_names, with_options
+from kairode.config.offline import RECIPES, OfflineConfig, Recipe
+from kairode.data.checks import warn
+from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.envs.core import Discrete, Task
+from kairode.envs.schedule import Own
+from kairode.errors import KairodeError, KairodeWarning
+from kairode.models.dynamics import DynamicsModel
+from kairode.planning.model_env import decision_observations, make_model_env, obs_range
+from kairode.planning.pessimism import PessimisticEnv, data_disagreement
+from kairode.trees import one, stack
+
+STARTS = 4096
+"""Initial observations of imagined episodes; constant, so that programs compile once."""
+LEAST_HELD_OUT = 3
+
+
+class Candidate(NamedTuple):
+    """A policy, and what held-out episodes say of it."""
+
+    name: str
+    """Of the recipe, and the time of its training: `cql 2/3`."""
+    policy: Any
+    estimates: OfflineEvaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineResult:
+    """The candidates, the best first."""
+
+    candidates: tuple[Candidate, ...]
+    held_out: np.ndarray
+    """Mask of the episodes that they were chosen by."""
+
+    @property
+    def policy(self) -> Any:
+        """The chosen one."""
+        return self.candidates[0].policy
+
+
+def learn_offline(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    data: Trajectory,
+    *,
+    task: Task | None = None,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    callback: Callback = no_callback,
+    **options: Any,
+) -> Any:
+    """Learn a policy from records: `kairode.learn_offline(models, data)`.
+
+    In the imagination of an ensemble, with a penalty on its disagreement, an end where it is too large, or only the
+    actions that the records support; and from the records alone (Q-learning, BCQ, CQL), all with discount gamma^tau.
+    What is best for these records is chosen by off-policy estimates (`OfflineEvaluation.lower_bound`) from held-out
+    episodes.
+
+    Args:
+        models: fitted to these data, by `kairode.fit(.., seeds=5)`; None learns from the records alone.
+        data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`.
+        task: reward and termination; by default `kairode.learn_task(data, models)`.
+        seed: random seed.
+        folder: keep a checkpoint there, and resume from it.
+        callback: called with a `kairode.callbacks.Progress` meanwhile.
+        options: fields of `OfflineConfig` (recipes, decisions, rollout_length, ..).
+
+    Returns:
+        The chosen policy, without exploration.
+    """
+    config = with_options(
+        OfflineConfig(),
+        options,
+        where="kairode.learn_offline",
+        own=field_names(OfflineConfig, but=("dqn",)),
+        parts=("dqn",),
+    )
+    place = None if folder is None else Path(folder)
+    return choose_offline(models, data, config, task=task, seed=seed, folder=place, callback=callback).policy
+
+
+def choose_offline(
+    models: DynamicsModel | Sequence[DynamicsModel] | None,
+    data: Trajectory,
+    config: OfflineConfig,
+    *,
+    task: Task | None = None,
+    seed: int = 0,
+    folder: Path | None = None,
+    callback: Callback = no_callback,
+) -> OfflineResult:
+    """Like `learn_offline`, with the candidates and their estimates."""
+    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    held_out = _held_out(data, config.held_out)
+    train, rest = data[~held_out], data[held_out]
+    callback(Progress("fitting rewards and the behaviour policy"))
+    task = task or learn_task(data, members or None, seed=seed)
+    train, task = _discounted(train, task)
+    problem = _Problem(train, task, members, fit_behavior(train, seed=seed, history=False), config, seed)
+    found = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
+    if not found:
+        raise KairodeError("no recipe is left: those in imagination need models, so pass some or choose others.")
+    estimated = []
+    behavior = fit_behavior(rest, seed=seed)
+    for i, (name, policy) in enumerate(found):
+        callback(Progress("estimating the policies from held-out episodes", i, len(found)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KairodeWarning)
+            estimates = evaluate_offline(
+                policy, rest, members or None, task=task, behavior=behavior, seed=seed, effort=SELECTION
+            )
+        estimated.append(Candidate(name, policy, estimates))
+    callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
+    return OfflineResult(tuple(sorted(estimated, key=_rank, reverse=True)), held_out)
+
+
+def _rank(candidate: Candidate) -> float:
+    bound = candidate.estimates.lower_bound
+    return bound if np.isfinite(bound) else -np.inf
+
+
+def _held_out(data: Trajectory, fraction: float) -> np.ndarray:
+    """Mask of evenly spaced episodes."""
+    if not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
+    count = max(LEAST_HELD_OUT, round(fraction * len(data)))
+    if count > len(data) - 2:
+        raise KairodeError(
+            f"{len(data)} episodes are too few to learn a policy and to choose it by others: {LEAST_HELD_OUT + 2} at "
+            "least are needed, some hundreds are usual."
+        )
+    mask = np.zeros(len(data), bool)
+    mask[np.linspace(0, len(data) - 1, count).round().astype(int)] = True
+    return mask
+
+
+def _discounted(data: Trajectory, task: Task) -> tuple[Trajectory, Task]:
+    """With a discount below 1 where values would otherwise grow without bound: episodes that only the end of the
+    records ends."""
+    spec = task.spec
+    if spec.discount < 1 or np.mean(data.terminated) > 0.5:
+        return data, task
+    gamma = 1 - 1 / max(float(np.median(data.time[:, -1])) / spec.tick, 2.0)
+    cut = np.mean(~np.asarray(data.terminated))
+    warn(
+        [
+            f"the discount is 1 and {cut:.0%} of the episodes were cut off, so values have no bound: the policy is "
+            f"learned with a discount of {gamma:.4g} per tick, whose horizon is the median episode. Load the table "
+            "with discount=.. to choose it"
+        ]
+    )
+    data = dataclasses.replace(data, spec=dataclasses.replace(data.spec, discount=gamma))
+    discounted: Any = dataclasses.replace(task, spec=dataclasses.replace(spec, discount=gamma))
+    return data, discounted
+
+
+class _Problem(NamedTuple):
+    """What all recipes are given."""
+
+    data: Trajectory
+    task: Task
+    members: list[DynamicsModel]
+    behavior: BehaviorFit
+    """Given the observation alone."""
+    config: OfflineConfig
+    seed: int
+
+    @property
+    def settings(self) -> DQNConfig:
+        """With a scale of the rewards for which returns are about 1."""
+        size = float(np.abs(self.data.discounted).mean()) or 1.0
+        dqn = self.config.dqn
+        return dataclasses.replace(dqn, reward_scale=dqn.reward_scale / size)
+
+    def support(self, threshold: float) -> ActionSupport:
+        return ActionSupport(self.behavior.policy, jnp.asarray(threshold, jnp.float32))
+
+    def policy(self, q: ReLUNetwork, recipe: Recipe) -> QPolicy:
+        support = self.support(recipe.support) if recipe.support else None
+        return QPolicy(q, IdentityEncoder(), self.task.spec, 0.0, self.settings.reward_scale, support=support)
+
+    def recipes(self, model: bool) -> dict[str, Recipe]:
+        return {name: RECIPES[name] for name in self.config.recipes if RECIPES[name].model == model}
+
+    def named(self, names: Sequence[str]) -> list[str]:
+        return [f"{name} {k + 1}/{self.config.stops}" for k in range(self.config.stops) for name in names]
+
+
+def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> list[tuple[str, QPolicy]]:
+    """Policies learned in imagination, side by side."""
+    recipes, config, settings = problem.recipes(model=True), problem.config, problem.settings
+    if not (recipes and problem.members):
+        return []
+    envs = _environments(problem, [*recipes.values()])
+    batch = TrainingBatch(stack(envs), Own(), IdentityEncoder(), len(envs))
+    every, found = max(1, config.decisions // config.stops), []
+    seeds = [problem.seed] * len(envs)
+    training = train_agents(
+        [batch],
+        settings,
+        config.decisions,
+        seeds,
+        identity={
+            "config": dataclasses.asdict(config),
+            "models": digest(*problem.members),
+            "data": digest(problem.data),
+        },
+        validate_every=every,
+        decisions=every * config.stops,
+        snapshots=True,
+        folder=folder,
+        callback=callback,
+        stage="learning in imagination",
+    )
+    assert training.snapshots is not None
+    for k in range(config.stops):
+        for i, (name, recipe) in enumerate(recipes.items()):
+            found.append((f"{name} {k + 1}/{config.stops}", problem.policy(one(one(training.snapshots, i), k), recipe)))
+    return found
+
+
+def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[PessimisticEnv]:
+    """One for each recipe; they differ in numbers alone."""
+    data, config = problem.data, problem.config
+    rng = np.random.default_rng([problem.seed, 4])
+    firsts, along = np.asarray(carried_forward(data).observation)[:, 0], decision_observations(data)
+    starts = np.concatenate([rows[rng.choice(len(rows), STARTS // 2)] for rows in (firsts, along)])
+    inner = make_model_env(
+        problem.members,
+        problem.task,
+        starts=starts,
+        branch=config.rollout_length,
+        resample_member=True,
+        obs_bounds=jnp.asarray(obs_range(data, config.obs_margin)),
+    )
+    usual = float(np.quantile(data_disagreement(problem.members, data), 0.99))
+    reward_std = float(np.asarray(data.reward)[data.mask].std())
+    floor = value_bounds(data)[0]
+
+    def env(recipe: Recipe) -> PessimisticEnv:
+        limit = np.inf if recipe.limit is None or not usual else recipe.limit * usual
+        penalty, end, least = (jnp.asarray(x, jnp.float32) for x in (recipe.penalty * reward_std, limit, floor))
+        return PessimisticEnv(inner.task, inner, penalty, end, least, problem.support(recipe.support))
+
+    return [env(recipe) for recipe in recipes]
+
+
+def _from_records(problem: _Problem, callback: Callback) -> list[tuple[str, QPolicy]]:
+    """Policies learned from the records alone."""
+    recipes, config, settings = problem.recipes(model=False), problem.config, problem.settings
+    if not recipes:
+        return []
+    callback(Progress("learning from the records"))
+    every = [*recipes.values()]
+    numbers = OfflineSettings(*(jnp.asarray([getattr(r, x) for r in every], jnp.float32) for x in ("support", "cql")))
+    every_row = dataclasses.replace(settings, replay_capacity=2 * problem.data.decisions + settings.batch_size)
+    rows = transitions_from_data(every_row, problem.data, problem.task.spec)
+    networks = train_offline_q(
+        rows,
+        problem.support(0.0),
+        numbers,
+        hidden=settings.hidden,
+        iterations=config.updates,
+        snapshots=config.stops,
+        seed=problem.seed,
+    )
+    return [
+        (f"{name} {k + 1}/{config.stops}", problem.policy(one(one(networks, k), i), recipe))
+        for k in range(config.stops)
+        for i, (name, recipe) in enumerate(recipes.items())
+    ]
+
+
+def discrete(data: Trajectory) -> bool:
+    """Whether the actions of the data are named ones."""
+    return isinstance(data.spec.actions, Discrete)
