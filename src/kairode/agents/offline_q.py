@@ -19,7 +19,7 @@ from kairode.agents.network import ReLUNetwork
 from kairode.agents.support import ActionSupport
 
 CHUNK, BATCH = 500, 256
-LEARNING_RATE, POLYAK = 5e-4, 0.005
+LEARNING_RATE, POLYAK = 1e-3, 0.01
 """Of Adam, and of the target networks' moving average."""
 
 

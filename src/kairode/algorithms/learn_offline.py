@@ -58,8 +58,6 @@ class OfflineResult:
     """The candidates, the best first."""
 
     candidates: tuple[Candidate, ...]
-    held_out: np.ndarray
-    """Mask of the episodes that they were chosen by."""
 
     @property
     def policy(self) -> Any:
@@ -112,15 +110,21 @@ def choose_offline(
     data: Trajectory,
     config: OfflineConfig,
     *,
+    choose: Trajectory | None = None,
     task: Task | None = None,
     seed: int = 0,
     folder: Path | None = None,
     callback: Callback = no_callback,
 ) -> OfflineResult:
-    """Like `learn_offline`, with the candidates and their estimates."""
+    """Like `learn_offline`, with the candidates and their estimates; they are chosen by the episodes `choose`, by default
+    a part of the data that they are then not learned from."""
+    if not isinstance(data, Trajectory):
+        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
-    held_out = _held_out(data, config.held_out)
-    train, rest = data[~held_out], data[held_out]
+    if choose is None:
+        held_out = _held_out(data, config.held_out)
+        data, choose = data[~held_out], data[held_out]
+    train, rest = data, choose
     callback(Progress("fitting rewards and the behaviour policy"))
     task = task or learn_task(data, members or None, seed=seed)
     train, task = _discounted(train, task)
@@ -139,7 +143,7 @@ def choose_offline(
             )
         estimated.append(Candidate(name, policy, estimates))
     callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
-    return OfflineResult(tuple(sorted(estimated, key=_rank, reverse=True)), held_out)
+    return OfflineResult(tuple(sorted(estimated, key=_rank, reverse=True)))
 
 
 def _rank(candidate: Candidate) -> float:
@@ -148,17 +152,21 @@ def _rank(candidate: Candidate) -> float:
 
 
 def _held_out(data: Trajectory, fraction: float) -> np.ndarray:
-    """Mask of evenly spaced episodes."""
-    if not isinstance(data, Trajectory):
-        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
-    count = max(LEAST_HELD_OUT, round(fraction * len(data)))
-    if count > len(data) - 2:
+    """Mask of the episodes that policies are chosen by."""
+    found = evenly_spaced(len(data), fraction)
+    if found.sum() > len(data) - 2:
         raise KairodeError(
             f"{len(data)} episodes are too few to learn a policy and to choose it by others: {LEAST_HELD_OUT + 2} at "
             "least are needed, some hundreds are usual."
         )
-    mask = np.zeros(len(data), bool)
-    mask[np.linspace(0, len(data) - 1, count).round().astype(int)] = True
+    return found
+
+
+def evenly_spaced(episodes: int, fraction: float) -> np.ndarray:
+    """Mask of this fraction of the episodes, evenly spaced in their order, three at least."""
+    count = min(episodes, max(LEAST_HELD_OUT, round(fraction * episodes)))
+    mask = np.zeros(episodes, bool)
+    mask[np.linspace(0, episodes - 1, count).round().astype(int)] = True
     return mask
 
 

@@ -25,6 +25,7 @@ from kairode.cli.dyna import dyna_command
 from kairode.cli.evaluate import evaluate_command
 from kairode.cli.fit import fit_command
 from kairode.cli.inspect import inspect_command
+from kairode.cli.learn import learn_command
 from kairode.cli.report import report_command
 from kairode.cli.reproduce import reproduce_command
 from kairode.cli.run import run_command
@@ -40,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "fit": fit_command,
     "dyna": dyna_command,
     "inspect": inspect_command,
+    "learn": learn_command,
     "evaluate": evaluate_command,
     "schedule": schedule_command,
     "reproduce": reproduce_command,
@@ -47,7 +49,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "study": study_command,
     "bench": bench_command,
 }
-DEPENDENT = {"run": "[ENV]", "fit": "ENV|TABLE", "dyna": "[ENV]"}
+DEPENDENT = {"run": "[ENV|TABLE]", "fit": "ENV|TABLE", "dyna": "[ENV]", "learn": "TABLE"}
 """Commands whose options depend on their first word: given the words, they return a function of the options."""
 
 

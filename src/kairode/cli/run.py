@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kairode.cli.common import Command, config_command, first_word, loading
-from kairode.config.algorithms import MPCConfig
+from kairode.cli.learn import offline_command
+from kairode.config.algorithms import MPCConfig, is_file
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError
@@ -27,6 +28,10 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     ENV with continuous actions (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is
     refitted as data grow.
 
+    TABLE (a CSV or Parquet file of records): inspect it, fit models, learn a policy from the records alone, estimate
+    what it is worth, show where it differs from what was done, and advise for an example: as `kairode learn TABLE`,
+    with a page.
+
     Safe to interrupt: run the same command again to resume. The defaults below are those of the environment (`kairode
     run ENV --help`) and depend on --rounds, --latent-policy, --schedule, --paper, --model and --agent.kind.
 
@@ -39,8 +44,12 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Example: kairode run pendulum
 
     Example: kairode run hopper --model free --seeds 3
+
+    Example: kairode run visits.csv --episode patient --time when --action dose --reward gain
     """
     env, rest = first_word(words, default="hiv")
+    if is_file(env):
+        return offline_command(words, run_command.__doc__ or "", page=True)
     default = _default(env, rest)
     if isinstance(default, RunConfig) and any(word.partition("=")[0] == "--seeds" for word in rest):
         raise KairodeError(

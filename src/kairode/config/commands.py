@@ -8,12 +8,13 @@ from typing import Any
 from kairode.config.algorithms import DynaConfig, FitConfig, MPCConfig, ScheduleConfig
 from kairode.config.command_line import command_line
 from kairode.config.keywords import field_names
+from kairode.config.offline import OfflineRunConfig
 from kairode.config.presets import RUN_MODES, dyna_preset, fit_preset, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 from kairode.config.tables import TableConfig
 
-FLAT = ("sizes", "training", "table")
-"""Parts of a config whose options have no prefix, in `kairode fit`."""
+FLAT = ("sizes", "training", "table", "offline")
+"""Parts of a config whose options have no prefix, in `kairode fit` and `kairode learn`."""
 FROM_FILE = ("digest", "episodes", "validation_episodes", "test_episodes")
 """Fields that a file determines."""
 
@@ -34,6 +35,10 @@ def _words(config: Any) -> list[str]:
         program = ("kairode", "fit", config.source)
         usual_fit = dataclasses.replace(fit_preset(config.source), table=config.table and TableConfig())
         return command_line(program, config, usual_fit, omit=omit, flat=FLAT)
+    if isinstance(config, OfflineRunConfig):
+        usual_run = dataclasses.replace(OfflineRunConfig(config.source), table=config.table and TableConfig())
+        program = ("kairode", "learn", config.source)
+        return command_line(program, config, usual_run, omit=("source", "digest"), flat=FLAT)
     if isinstance(config, DynaConfig):
         return command_line(("kairode", "dyna", config.env), config, dyna_preset(config.env), omit=("env",))
     if isinstance(config, MPCConfig):

@@ -4,7 +4,9 @@ import dataclasses
 
 from kairode.config.agents import DQNConfig
 from kairode.config.checks import at_least, not_negative, unit_interval
-from kairode.errors import unknown
+from kairode.config.models import check_model
+from kairode.config.tables import TableConfig
+from kairode.errors import KairodeError, unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,3 +70,49 @@ class OfflineConfig:
         for name in self.recipes:
             if name not in RECIPES:
                 raise unknown("recipe", name, RECIPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineRunConfig:
+    """From a table to a policy: `kairode learn TABLE` and `kairode run TABLE`."""
+
+    source: str
+    """The table: a CSV or Parquet file."""
+    model: str = "latent-ode"
+    """Name of the dynamics model."""
+    ensemble_size: int = 5
+    """Models in the ensemble; their disagreement shows where the data are silent."""
+    fit_iterations: int = 4000
+    """Iterations of fitting."""
+    chunk_length: int = 50
+    """Decisions in a chunk of an episode that models are fitted to."""
+    robust_scale: bool = False
+    """Standardise observations by median and interquartile range, for data with outliers (as for `kairode fit`)."""
+    test_fraction: float = 0.2
+    """Fraction of the episodes that nothing is learned from or chosen by: the estimates are of these."""
+    price: float | None = None
+    """Price of a decision, in the unit of the reward: also learn when to decide next. None keeps to the intervals of
+    the records."""
+    budget: int | None = None
+    """Decisions in an episode, at most: also learn when to decide next."""
+    seed: int = 0
+    """Seed of everything random."""
+    offline: OfflineConfig = dataclasses.field(default_factory=OfflineConfig)
+    """How the policy is learned and chosen."""
+    table: TableConfig | None = dataclasses.field(default_factory=TableConfig)
+    """What the columns mean; None for a file that Kairode wrote."""
+    digest: str | None = None
+    """SHA-256 of the file."""
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+        at_least(self, 2, "fit_iterations")
+        at_least(self, 1, "ensemble_size", "chunk_length", "budget")
+        if self.price is not None:
+            not_negative(self, "price")
+        at_least(self, 0, "seed")
+        if not 0 < self.test_fraction < 1 - self.offline.held_out:
+            raise KairodeError(
+                f"test_fraction must lie between 0 and {1 - self.offline.held_out:g}, so that episodes are left to "
+                f"learn from, got {self.test_fraction}."
+            )

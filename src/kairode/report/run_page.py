@@ -10,6 +10,7 @@ from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence, mpc_warning
+from kairode.report.offline import page_parts
 from kairode.report.runs import learning_figure, left_out_constants, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     compare_with_fixed,
@@ -44,6 +45,9 @@ def _write_run_page(folder: Path, path: Path) -> Path:
     record = read_record(path)
     if record.get("kind") == "control":
         return write_control_page(folder, record)
+    if record.get("kind") == "offline":
+        title = f"{Path(record['config']['source']).name}: a policy from records"
+        return page.write_page(folder / "report.html", title, [*page_parts(record), reproduction_section(record)])
     if record.get("kind") != "run" or "spec" not in record["figures"]:
         raise KairodeError(f"{path} has kind '{record.get('kind')}', for which there is no page.")
     if not isinstance(record["figures"].get("real_episodes"), dict):

@@ -1,0 +1,228 @@
+"""From a table to a policy with estimates of its value: the stages of `kairode learn TABLE` and `kairode run TABLE`."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kairode._xla import free_programs
+from kairode.agents.policy_files import save_policy
+from kairode.algorithms.evaluate_offline import OfflineEvaluation, evaluate_offline
+from kairode.algorithms.fit import digest, evaluate_fit, fit_models, rescale_ticks
+from kairode.algorithms.learn import learn
+from kairode.algorithms.learn_offline import OfflineResult, choose_offline, evenly_spaced
+from kairode.algorithms.task import learn_task
+from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.algorithms import FitConfig
+from kairode.config.commands import command_of
+from kairode.config.offline import OfflineRunConfig
+from kairode.config.presets import fit_preset
+from kairode.config.tables import TableConfig
+from kairode.data.checks import check_actions, check_data
+from kairode.data.describe import spec_to_dict
+from kairode.data.tables.inspect import inspect_table
+from kairode.data.tables.load import LoadedTable, read_episodes
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete
+from kairode.errors import KairodeError, KairodeWarning
+from kairode.files import file_digest
+from kairode.models.dynamics import DynamicsModel
+from kairode.planning.optimize_schedule import schedule_for_learning
+from kairode.planning.table_task import TableTask
+from kairode.planning.task_files import save_task
+from kairode.result import rounded
+from kairode.runs.advice import example_advice, save_advisor
+from kairode.runs.differences import differences
+from kairode.runs.folder import RunFolder
+from kairode.runs.record import make_record
+from kairode.training.model_files import save_models
+
+KIND = "offline"
+FIT, TIMED = "fit", "timed"
+"""Folders of the models, and of the policy for chosen decision times, inside a run folder."""
+FEWEST = 10
+
+
+class Parts(NamedTuple):
+    """The episodes of a table: to learn from, to choose by, to estimate with."""
+
+    learn: Trajectory
+    choose: Trajectory
+    test: Trajectory
+
+
+def run_offline(config: OfflineRunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
+    """All stages in a run folder; resumes if interrupted, returns the record."""
+    config, loaded = _read(config)
+    command = command_of(config, path)
+    with RunFolder.open(path, KIND, config, command) as folder:
+        if folder.finished:
+            callback(Progress("run", message=f"This run is finished: see {path}, or remove it to start again."))
+            return folder.record or {}
+        state = "resuming in" if folder.resumed else "in"
+        callback(
+            Progress("run", message=f"{command_of(config)}, {state} {path}. Safe to interrupt: run it again to resume.")
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", KairodeWarning)
+            figures = _stages(config, loaded, folder, callback)
+        said = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, KairodeWarning)))
+        for text in said:
+            warnings.warn(text, KairodeWarning, stacklevel=2)
+        figures["warnings"] = said
+        record = make_record(KIND, config, rounded(figures, 6), command=command, seconds=folder.total_seconds)
+        return folder.finish({**record, "stages": folder.manifest.seconds})
+
+
+def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
+    """The table, and the config with its digest; raises before any work is done."""
+    path = Path(config.source)
+    if not path.is_file():
+        raise KairodeError(f"{path} does not exist.")
+    table = None if config.table == TableConfig() else config.table
+    loaded = read_episodes(path, table, keep_missing=False)
+    if len(loaded.data) < FEWEST:
+        raise KairodeError(
+            f"{path} has {len(loaded.data)} episodes: at least {FEWEST} are needed to learn a policy, to choose it and to "
+            "estimate what it is worth, each from other ones; some hundreds are usual."
+        )
+    timed = config.price is not None or config.budget is not None
+    if timed and not isinstance(loaded.data.spec.actions, Discrete):
+        raise KairodeError("decision times can be chosen only with named actions: leave out --price and --budget.")
+    return dataclasses.replace(config, table=table, digest=file_digest(path)), loaded
+
+
+def split_parts(data: Trajectory, config: OfflineRunConfig) -> Parts:
+    """Evenly spaced episodes for each part, in the order of the table."""
+    test = evenly_spaced(len(data), config.test_fraction)
+    rest = data[~test]
+    choose = evenly_spaced(len(rest), config.offline.held_out / (1 - config.test_fraction))
+    return Parts(rest[~choose], rest[choose], data[test])
+
+
+def fit_config(config: OfflineRunConfig) -> FitConfig:
+    """The fit of the ensemble."""
+    preset = fit_preset(
+        config.source, model=config.model, seeds=config.ensemble_size, seed=config.seed, robust_scale=config.robust_scale
+    )
+    training = dataclasses.replace(
+        preset.training, iterations=config.fit_iterations, chunk_length=config.chunk_length, cooldown=0.4
+    )
+    return dataclasses.replace(preset, training=training, table=config.table, digest=config.digest)
+
+
+def _stages(
+    config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, callback: Callback
+) -> dict[str, Any]:
+    with folder.stage("data"):
+        callback(Progress("inspecting the table"))
+        name = Path(config.source).name
+        figures: dict[str, Any] = {"table": inspect_table(loaded, name)}
+        _warn(check_data(loaded.data, name, rows=loaded.rows, robust=config.robust_scale))
+        data = rescale_ticks(loaded.data)
+        parts = split_parts(data, config)
+        _warn(check_actions(parts.learn, {"selection": parts.choose, "test": parts.test}))
+        figures["spec"] = spec_to_dict(data.spec)
+        figures["episodes"] = {name: len(part) for name, part in parts._asdict().items()}
+    with folder.stage("models"):
+        free_programs()
+        fit = fit_config(config)
+        result = fit_models(fit, parts.learn, parts.choose, folder=folder.path / FIT, callback=callback)
+        models = result.models
+        save_models(folder.path / FIT, fit.model, fit.sizes, models)
+        figures["fit"] = evaluate_fit(result, parts.test, callback)
+    with folder.stage("reward and termination"):
+        callback(Progress("fitting rewards and terminations"))
+        task = learn_task(parts.learn, models, seed=config.seed)
+        save_task(folder.path, task)
+        figures["reward"] = data.spec.reward_expression or "learned"
+    with folder.stage("policy"):
+        free_programs()
+        found = choose_offline(
+            models,
+            parts.learn,
+            config.offline,
+            choose=parts.choose,
+            task=task,
+            seed=config.seed,
+            folder=folder.path / "policy-training",
+            callback=callback,
+        )
+        save_policy(folder.path, found.policy, {"env": data.spec.name, "setting": "records"})
+        figures["candidates"] = _candidates(found)
+    with folder.stage("estimates"):
+        callback(Progress("estimating the policy from test episodes"))
+        estimates = evaluate_offline(found.policy, parts.test, models, task=task, seed=config.seed)
+        figures["estimates"] = _estimates(estimates)
+        figures["differences"] = differences(found.policy, data)
+    timed = _timed(config, models, task, parts.learn, folder, callback)
+    with folder.stage("advice"):
+        callback(Progress("preparing advice"))
+        advisor = save_advisor(folder.path, models, found.policy, task, parts.learn, timed, config)
+        figures["advice"] = example_advice(advisor, parts.test)
+    return figures
+
+
+def _timed(
+    config: OfflineRunConfig,
+    models: list[DynamicsModel],
+    task: TableTask,
+    data: Trajectory,
+    folder: RunFolder,
+    callback: Callback,
+) -> Any:
+    """A policy for decision times that the models choose; None if it is not asked for."""
+    if config.price is None and config.budget is None:
+        return None
+    with folder.stage("decision times"):
+        schedule = schedule_for_learning(models, task, data=data, price=config.price or 0.0)
+        place = folder.path / TIMED
+        policy = learn(
+            models,
+            task,
+            data=data,
+            schedule=schedule,
+            seed=config.seed,
+            folder=place / "training",
+            callback=callback,
+            reward_scale=1.0 / (float(np.abs(data.discounted).mean()) or 1.0),
+        )
+        save_policy(place, policy, {"env": data.spec.name, "setting": "records", "schedule": "chosen"})
+    return policy
+
+
+def _warn(sentences: Any) -> None:
+    for sentence in sentences:
+        warnings.warn(f"{sentence}.", KairodeWarning, stacklevel=3)
+
+
+def _estimates(found: OfflineEvaluation) -> dict[str, Any]:
+    """For the record and `--json`; what has no value is null."""
+    return {
+        "policy": {name: _numbers(one) for name, one in found.estimates.items()},
+        "behaviour": _numbers(found.behavior),
+        "lower_bound": _known(found.lower_bound),
+        "effective_sample_size": _known(found.effective_sample_size),
+        "supported": _known(found.supported),
+        "warnings": list(found.warnings),
+    }
+
+
+def _numbers(one: Any) -> dict[str, float | None]:
+    return {name: _known(getattr(one, name)) for name in ("mean", "low", "high")}
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _candidates(found: OfflineResult) -> list[dict[str, Any]]:
+    """Every candidate's estimates, the chosen one first."""
+    return [{"name": one.name, **_estimates(one.estimates)} for one in found.candidates]
+
+
+def data_digest(data: Trajectory) -> str:
+    """Of episodes, for records."""
+    return digest(data)
