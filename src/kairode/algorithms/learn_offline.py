@@ -50,7 +50,8 @@ class Candidate(NamedTuple):
     name: str
     """Of the recipe, and the time of its training: `cql 2/3`."""
     policy: Any
-    estimates: OfflineEvaluation
+    estimates: OfflineEvaluation | None
+    """None for a single candidate: there is nothing to choose."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +117,10 @@ def choose_offline(
     folder: Path | None = None,
     callback: Callback = no_callback,
 ) -> OfflineResult:
-    """Like `learn_offline`, with the candidates and their estimates; they are chosen by the episodes `choose`, by default
-    a part of the data that they are then not learned from."""
+    """Like `learn_offline`, with the candidates and their estimates.
+
+    They are chosen by the episodes `choose`; by default by a part of the data, which they are then not learned from.
+    """
     if not isinstance(data, Trajectory):
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
@@ -132,6 +135,8 @@ def choose_offline(
     found = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
     if not found:
         raise KairodeError("no recipe is left: those in imagination need models, so pass some or choose others.")
+    if len(found) == 1:
+        return OfflineResult((Candidate(*found[0], None),))
     estimated = []
     behavior = fit_behavior(rest, seed=seed)
     for i, (name, policy) in enumerate(found):
@@ -147,7 +152,7 @@ def choose_offline(
 
 
 def _rank(candidate: Candidate) -> float:
-    bound = candidate.estimates.lower_bound
+    bound = np.nan if candidate.estimates is None else candidate.estimates.lower_bound
     return bound if np.isfinite(bound) else -np.inf
 
 

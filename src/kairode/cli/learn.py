@@ -13,6 +13,7 @@ from kairode.config.offline import OfflineRunConfig
 from kairode.errors import KairodeError
 from kairode.text import say
 
+
 def learn_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Learn a policy from the records of a table, and estimate what it is worth, without a simulator.
 
@@ -57,6 +58,7 @@ def offline_command(words: Sequence[str], about: str, page: bool) -> tuple[Comma
 
 
 def default_folder(config: OfflineRunConfig) -> Path:
+    """Of a run on a table."""
     return Path("runs") / f"{Path(config.source).stem}-{config.model}-seed{config.seed}"
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from kairode.report import page
 from kairode.report.advice import advice_figure
-from kairode.report.data.inspect import action_table, inspection_figure, summary, variable_table
+from kairode.report.data.inspect import inspection_figure, summary
 from kairode.report.data.inspect import tables as inspection_tables
 from kairode.report.figures import DECISION, FIXED, LINE, finish_axes, panel
 from kairode.report.fits import fit_table
@@ -54,7 +54,7 @@ def sentences(record: dict[str, Any]) -> list[str]:
     ]
     if not means:
         return [*found, "No estimator has a value for this policy: the records do not show what it does."]
-    spread = short_number(min(means)) if len(means) == 1 else f"{short_number(min(means))} to {short_number(max(means))}"
+    spread = " to ".join(dict.fromkeys(short_number(one) for one in (min(means), max(means))))
     found.append(
         f"On {figures['episodes']['test']:,} test episodes, what was done has a mean {kind} of "
         f"{_interval(behaviour)}; the policy's is estimated as {spread} by {listed(WORDS[name] for name in known)}."
@@ -65,8 +65,8 @@ def sentences(record: dict[str, Any]) -> list[str]:
         verdict = f"Even the lowest of the intervals, from {short_number(bound)}, is above what was done."
     else:
         verdict = (
-            f"The lowest of the intervals begins at {short_number(bound)}, which is not above what was done: the records "
-            "do not show that the policy is better."
+            f"The lowest of the intervals begins at {short_number(bound)}, which is not above what was done: the "
+            "records do not show that the policy is better."
         )
     return [*found, verdict]
 
@@ -91,9 +91,7 @@ def print_offline(record: dict[str, Any]) -> None:
 def estimate_table(record: dict[str, Any]) -> Table:
     """Estimates of the policy, and the return of what was done."""
     estimates = record["figures"]["estimates"]
-    rows = [
-        Row.of([WORDS.get(name, name), *_cells(one)], marked=False) for name, one in estimates["policy"].items()
-    ]
+    rows = [Row.of([WORDS.get(name, name), *_cells(one)]) for name, one in estimates["policy"].items()]
     rows.append(Row.of(["what was done", *_cells(estimates["behaviour"])], marked=True))
     return Table.of(["return on test episodes", "mean", "95 % from", "to"], rows)
 
@@ -119,8 +117,8 @@ def difference_table(record: dict[str, Any]) -> Table | None:
         )
         done = ", ".join(f"{short_name(other)} {count:,}" for other, count in list(one["done_instead"].items())[:3])
         rows.append([short_name(name), f"{one['records']:.1%}", f"{one['policy']:.1%}", "; ".join(states), done])
-    heads = ["action", "records", "policy", Column("where the policy chooses it", wrap=True)]
-    return Table.of([*heads, Column("done there instead", wrap=True)], rows)
+    wide = [Column(head, wrap=True) for head in ("where the policy chooses it", "done there instead")]
+    return Table.of(["action", "records", "policy", *wide], rows)
 
 
 def _level(apart: float) -> str:
@@ -181,8 +179,8 @@ def page_parts(record: dict[str, Any]) -> list[str]:
                 estimate_figure(record),
                 "estimates",
                 "Off-policy estimates of the policy's return with 95 % intervals, beside the return of what was done.",
-                "Estimates are from test episodes that nothing was learned from or chosen by. Each estimator errs in its "
-                "own way; trust them where they agree.",
+                "Estimates are from test episodes that nothing was learned from or chosen by. Each estimator errs in "
+                "its own way; trust them where they agree.",
             ),
             to_html(estimate_table(record)),
             page.folded("All candidates", to_html(candidate_table(record))),
@@ -213,7 +211,7 @@ def _data_section(found: dict[str, Any]) -> str:
         page.paragraph(summary(found)),
         *_list([*found["notes"], *found["warnings"]]),
         page.picture(inspection_figure(found), "distributions", words),
-        page.folded("Tables", "".join(map(to_html, (*inspection_tables(found)[:1], variable_table(found), action_table(found))))),
+        page.folded("Tables", "".join(map(to_html, inspection_tables(found)))),
     )
 
 
@@ -222,8 +220,8 @@ def _model_section(record: dict[str, Any]) -> str:
     table = fit_table({"figures": fit, "config": {**config, "seeds": config["ensemble_size"]}}, spec_of(record))
     share = fit["mean"] / fit["variance"] if fit.get("variance") else None
     text = (
-        f"{config['ensemble_size']} {config['model']} models predict whole test episodes from their first observation with a "
-        f"mean squared error of {fit['mean']:.3g} (standardised variables)"
+        f"{config['ensemble_size']} {config['model']} models predict whole test episodes from their first observation "
+        f"with a mean squared error of {fit['mean']:.3g} (standardised variables)"
     )
     text += "." if share is None else f": {share:.0%} of that of predicting the mean of each variable."
     how = record["figures"]["reward"]
@@ -237,9 +235,9 @@ def _difference_section(record: dict[str, Any]) -> str:
         return ""
     agreement = record["figures"]["differences"]["agreement"]
     text = (
-        f"The policy chooses what was done in {agreement:.0%} of the decisions. The table lists how often each action is in "
-        "the records and in the policy's choices, how the states in which the policy chooses it differ from all others, "
-        "and what was done there instead. These are differences of means, not causes."
+        f"The policy chooses what was done in {agreement:.0%} of the decisions. The table lists how often each action "
+        "is in the records and in the policy's choices, how the states in which the policy chooses it differ from all "
+        "others, and what was done there instead. These are differences of means, not causes."
     )
     return page.section("Where it differs from what was done", page.paragraph(text), to_html(table))
 
@@ -258,12 +256,13 @@ def _advice_section(record: dict[str, Any]) -> str:
 
 def _unknown(record: dict[str, Any]) -> list[str]:
     figures = record["figures"]
-    return list(dict.fromkeys([*(f"{text.rstrip('.')}." for text in (*figures["estimates"]["warnings"], *figures["warnings"])), *ALWAYS]))
+    said = (*figures["estimates"]["warnings"], *figures["warnings"])
+    return list(dict.fromkeys([*(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in said), *ALWAYS]))
 
 
 ALWAYS = (
-    "Whether all that the actions were chosen by is in the table. If something else was known to those who chose them, and "
-    "it matters for the outcome, every figure on this page may be wrong; no method can tell from the table.",
+    "Whether all that the actions were chosen by is in the table. If something else was known to those who chose them, "
+    "and it matters for the outcome, every figure on this page may be wrong; no method can tell from the table.",
     "What happens in states and under actions that the records do not show.",
 )
 """What is never known from records."""

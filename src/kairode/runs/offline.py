@@ -10,7 +10,7 @@ import numpy as np
 from kairode._xla import free_programs
 from kairode.agents.policy_files import save_policy
 from kairode.algorithms.evaluate_offline import OfflineEvaluation, evaluate_offline
-from kairode.algorithms.fit import digest, evaluate_fit, fit_models, rescale_ticks
+from kairode.algorithms.fit import evaluate_fit, fit_models, rescale_ticks
 from kairode.algorithms.learn import learn
 from kairode.algorithms.learn_offline import OfflineResult, choose_offline, evenly_spaced
 from kairode.algorithms.task import learn_task
@@ -85,8 +85,8 @@ def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
     loaded = read_episodes(path, table, keep_missing=False)
     if len(loaded.data) < FEWEST:
         raise KairodeError(
-            f"{path} has {len(loaded.data)} episodes: at least {FEWEST} are needed to learn a policy, to choose it and to "
-            "estimate what it is worth, each from other ones; some hundreds are usual."
+            f"{path} has {len(loaded.data)} episodes: at least {FEWEST} are needed to learn a policy, to choose it and "
+            "to estimate what it is worth, each from other ones; some hundreds are usual."
         )
     timed = config.price is not None or config.budget is not None
     if timed and not isinstance(loaded.data.spec.actions, Discrete):
@@ -104,18 +104,15 @@ def split_parts(data: Trajectory, config: OfflineRunConfig) -> Parts:
 
 def fit_config(config: OfflineRunConfig) -> FitConfig:
     """The fit of the ensemble."""
-    preset = fit_preset(
-        config.source, model=config.model, seeds=config.ensemble_size, seed=config.seed, robust_scale=config.robust_scale
-    )
+    given = {"seeds": config.ensemble_size, "seed": config.seed, "robust_scale": config.robust_scale}
+    preset = fit_preset(config.source, model=config.model, **given)
     training = dataclasses.replace(
         preset.training, iterations=config.fit_iterations, chunk_length=config.chunk_length, cooldown=0.4
     )
     return dataclasses.replace(preset, training=training, table=config.table, digest=config.digest)
 
 
-def _stages(
-    config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, callback: Callback
-) -> dict[str, Any]:
+def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, callback: Callback) -> dict[str, Any]:
     with folder.stage("data"):
         callback(Progress("inspecting the table"))
         name = Path(config.source).name
@@ -220,9 +217,6 @@ def _known(value: float) -> float | None:
 
 def _candidates(found: OfflineResult) -> list[dict[str, Any]]:
     """Every candidate's estimates, the chosen one first."""
-    return [{"name": one.name, **_estimates(one.estimates)} for one in found.candidates]
-
-
-def data_digest(data: Trajectory) -> str:
-    """Of episodes, for records."""
-    return digest(data)
+    return [
+        {"name": one.name, **({} if one.estimates is None else _estimates(one.estimates))} for one in found.candidates
+    ]

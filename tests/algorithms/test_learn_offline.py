@@ -1,0 +1,119 @@
+"""Policies from records alone, on processes whose best action is known."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kairode
+from kairode.algorithms import learn_offline
+from kairode.algorithms.evaluate_offline import Effort
+from kairode.algorithms.learn_offline import choose_offline, evenly_spaced
+from kairode.config.offline import OfflineConfig
+from kairode.data.trajectory import Trajectory
+from kairode.errors import KairodeError, KairodeWarning
+
+STEPS = 8
+SMALL: Any = {"updates": 1000, "stops": 1, "hidden": (32, 32)}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates of little effort: what is tested is what is chosen among."""
+    monkeypatch.setattr(learn_offline, "SELECTION", Effort(3, 400, 5))
+
+
+def records(episodes: int = 200, seed: int = 0, discount: float = 0.9, wild: float = 0.01) -> Trajectory:
+    """The level x moves towards 1 under `up`, towards -1 under `down`, in proportion to the time; staying near 0 pays.
+
+    `wild` is taken once in a hundred decisions, always where it happens to pay much.
+    """
+    rng = np.random.default_rng(seed)
+    rows: dict[str, list[Any]] = {name: [] for name in ("who", "t", "x", "act", "gain")}
+    for who in range(episodes):
+        x, t = rng.uniform(-1, 1), 0.0
+        for _ in range(STEPS + 1):
+            act = "wild" if rng.random() < wild else str(rng.choice(["up", "down"]))
+            tau = float(rng.choice([1.0, 2.0]))
+            after = np.clip(x + {"up": 0.3, "down": -0.3, "wild": 0.0}[act] * tau + rng.normal(0, 0.02), -1.5, 1.5)
+            gain = 5.0 if act == "wild" else 1.0 - after**2
+            for name, value in zip(rows, (who, t, x, act, gain), strict=True):
+                rows[name].append(value)
+            x, t = after, t + tau
+    return kairode.load_table(rows, episode="who", action="act", reward="gain", discount=discount)
+
+
+def greedy(policy: Any, data: Trajectory, x: float) -> str:
+    action, _ = policy.act((), jnp.array([x], jnp.float32), jnp.zeros(()), key=jax.random.key(0))
+    return data.spec.actions.names[int(action)]
+
+
+@pytest.fixture(scope="module")
+def data() -> Trajectory:
+    return records()
+
+
+def test_records_alone_show_the_best_action(data: Trajectory) -> None:
+    policy = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
+    assert [greedy(policy, data, x) for x in (-0.9, 0.9)] == ["up", "down"]
+    assert policy.epsilon == 0.0
+
+
+def test_what_was_hardly_ever_done_is_excluded(data: Trajectory, tmp_path: Any) -> None:
+    """Q-learning follows the luck of the rare action; with the support of actions it is not chosen, and a saved policy
+    keeps that."""
+    xs = np.linspace(-1, 1, 9)
+    lucky = kairode.learn_offline(None, data, recipes=("q-learning",), **SMALL)
+    assert "wild" in {greedy(lucky, data, x) for x in xs}
+    careful = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
+    assert "wild" not in {greedy(careful, data, x) for x in xs}
+    kairode.save_policy(tmp_path, careful, {"env": "table", "setting": "records"})
+    loaded = kairode.load_policy(tmp_path)
+    for one, other in zip(jax.tree.leaves(careful), jax.tree.leaves(loaded), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert "wild" not in {greedy(loaded, data, x) for x in xs}
+
+
+@pytest.mark.slow
+def test_in_imagination(tmp_path: Any) -> None:
+    """The same policy for the same seed, and from a checkpoint; the recipes with models and without are candidates."""
+    data = records(wild=0.0)
+    models = kairode.fit("latent-rnn", data, seeds=2, iterations=400)
+    config = OfflineConfig(
+        recipes=("ensemble", "action-support", "bcq"), decisions=3000, rollout_length=8, updates=1000, stops=1
+    )
+    found = choose_offline(models, data, config, seed=1, folder=tmp_path)
+    assert {one.name for one in found.candidates} == {"ensemble 1/1", "action-support 1/1", "bcq 1/1"}
+    assert [greedy(found.policy, data, x) for x in (-0.9, 0.9)] == ["up", "down"]
+    again = choose_offline(models, data, config, seed=1, folder=tmp_path)
+    for one, other in zip(jax.tree.leaves(found.policy), jax.tree.leaves(again.policy), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_discount_of_one_without_ends_is_said() -> None:
+    data = records(episodes=30, discount=1.0)
+    with pytest.warns(KairodeWarning, match="values have no bound"):
+        policy = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
+    assert policy.spec.discount < 1
+
+
+def test_episodes_are_held_out_evenly() -> None:
+    mask = evenly_spaced(100, 0.2)
+    assert mask.sum() == 20
+    assert np.diff(np.flatnonzero(mask)).max() <= 6
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "match"),
+    [
+        (None, {"recipes": ("ensemble",)}, "need models"),
+        (None, {"recipes": ("magic",)}, "unknown recipe"),
+        (None, {"held_out": 0.99}, "too few"),
+        (None, {"decision": 3}, "unknown option"),
+    ],
+)
+def test_refusals(data: Trajectory, models: Any, options: Any, match: str) -> None:
+    with pytest.raises(KairodeError, match=match):
+        kairode.learn_offline(models, data[:20], **options)
