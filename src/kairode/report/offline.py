@@ -148,18 +148,13 @@ def estimate_figure(record: dict[str, Any]) -> Figure:
 
 def candidate_table(record: dict[str, Any]) -> Table:
     """All candidates with the estimates that they were chosen by."""
-    names = [*record["figures"]["candidates"][0]["policy"]]
-    rows = [
-        Row.of(
-            [
-                one["name"],
-                None if one["lower_bound"] is None else short_number(one["lower_bound"]),
-                *(_cells(one["policy"][name])[0] for name in names),
-            ],
-            marked=i == 0,
-        )
-        for i, one in enumerate(record["figures"]["candidates"])
-    ]
+    found = record["figures"]["candidates"]
+    names = [*found[0].get("policy", {})]
+    rows = []
+    for i, one in enumerate(found):
+        bound = one.get("lower_bound")
+        means = [_cells(one["policy"][name])[0] for name in names]
+        rows.append(Row.of([one["name"], None if bound is None else short_number(bound), *means], marked=i == 0))
     heads = ["recipe and time of its training", "lower bound", *(WORDS.get(name, name) for name in names)]
     return Table.of(heads, rows, "Estimates from the episodes that the policy was chosen by; the first one was chosen.")
 
