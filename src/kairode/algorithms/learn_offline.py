@@ -272,7 +272,6 @@ def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[Pessimis
         starts=starts,
         branch=config.rollout_length,
         resample_member=True,
-        obs_bounds=jnp.asarray(obs_range(data, config.obs_margin)),
     )
     usual = float(np.quantile(data_disagreement(problem.members, data), 0.99))
     reward_std = float(np.asarray(data.reward)[data.mask].std())
@@ -281,7 +280,8 @@ def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[Pessimis
     def env(recipe: Recipe) -> PessimisticEnv:
         limit = np.inf if recipe.limit is None or not usual else recipe.limit * usual
         penalty, end, least = (jnp.asarray(x, jnp.float32) for x in (recipe.penalty * reward_std, limit, floor))
-        return PessimisticEnv(inner.task, inner, penalty, end, least, problem.support(recipe.support))
+        bounded = dataclasses.replace(inner, obs_bounds=jnp.asarray(obs_range(data, recipe.margin)))
+        return PessimisticEnv(inner.task, bounded, penalty, end, least, problem.support(recipe.support))
 
     return [env(recipe) for recipe in recipes]
 

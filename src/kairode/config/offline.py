@@ -19,6 +19,9 @@ class Recipe:
     """Reward that a unit of the models' disagreement costs, in standard deviations of the data's rewards (MOPO)."""
     limit: float | None = None
     """An imagined episode ends where the disagreement exceeds this multiple of what 99 % of the data have (MOReL)."""
+    margin: float = 1.0
+    """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it: a
+    policy that is better than what was done leads beyond what the data show."""
     support: float = 0.0
     """Actions whose probability under the behaviour policy is below this fraction of the likeliest one's are excluded
     (BCQ)."""
@@ -29,8 +32,8 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "ensemble": Recipe(),
     "disagreement-penalty": Recipe(penalty=10.0),
-    "disagreement-limit": Recipe(penalty=1.0, limit=3.0),
-    "action-support": Recipe(penalty=1.0, support=0.1),
+    "disagreement-limit": Recipe(penalty=1.0, limit=3.0, margin=0.2),
+    "action-support": Recipe(penalty=1.0, support=0.1, margin=0.2),
     "q-learning": Recipe(model=False),
     "bcq": Recipe(model=False, support=0.3),
     "cql": Recipe(model=False, cql=1.0),
@@ -45,7 +48,7 @@ class OfflineConfig:
     recipes: tuple[str, ...] = tuple(RECIPES)
     """Recipes to try; what is best for the records is chosen by off-policy estimates: ensemble, disagreement-penalty,
     disagreement-limit, action-support (in imagination), q-learning, bcq, cql (from the records alone)."""
-    decisions: int = 30_000
+    decisions: int = 90_000
     """Imagined decisions of every recipe."""
     updates: int = 20_000
     """Updates of the recipes without models."""
@@ -53,9 +56,6 @@ class OfflineConfig:
     """Times of the training, evenly spaced, at which a policy is a candidate."""
     rollout_length: int = 50
     """Decisions of an imagined episode; half of them begin at starts of real episodes, half along these."""
-    obs_margin: float = 1.0
-    """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it: a
-    policy that is better than those of the data leads beyond what they show."""
     held_out: float = 0.2
     """Fraction of the episodes that policies are not learned from, but chosen by."""
     dqn: DQNConfig = dataclasses.field(
@@ -65,7 +65,6 @@ class OfflineConfig:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "decisions", "updates", "stops", "rollout_length")
-        not_negative(self, "obs_margin")
         unit_interval(self, "held_out")
         for name in self.recipes:
             if name not in RECIPES:
