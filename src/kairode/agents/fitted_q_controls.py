@@ -17,7 +17,7 @@ from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, QInputs, 
 from kairode.data.policy import Memory, Policy
 from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, carried_forward
-from kairode.envs.core import Obs, Spec
+from kairode.envs.core import Continuous, Obs, Spec
 from kairode.errors import KairodeError
 
 NEIGHBOURS = 50
@@ -34,6 +34,7 @@ ASKED, KNOWN = 2000, 50_000
 
 def policy_controls(policy: Policy, data: Trajectory, *, seed: int = 0) -> Float[np.ndarray, "n moments act"]:
     """The policy's action at every moment of the data (the last observation too)."""
+    assert isinstance(data.spec.actions, Continuous)
     keys = jax.random.split(jax.random.key(seed), len(data))
     if jax.tree.leaves(policy.start(key=keys[0])) and not isinstance(policy, ActorPolicy):
         raise KairodeError(

@@ -146,10 +146,10 @@ def _init_one(
     weights_key, start_key, run_key = jax.random.split(key, 3)
     features, count = records.real.features.shape[1], records.real.action.shape[1]
     learner = init_actor_critic(features, count, records.settings, key=weights_key)
-    imagination = None
-    if agent.env is not None:
+    env, imagination = agent.env, None
+    if env is not None:
         starts = jax.random.split(start_key, config.imagined)
-        moments = jax.vmap(lambda key: begin_episode(agent.env, key=key))(starts)
+        moments = jax.vmap(lambda key: begin_episode(env, key=key))(starts)
         example = jax.tree.map(lambda x: x[0], records.real)
         imagination = Imagination(moments, empty(records.settings.replay_capacity, example))
     zero = jnp.zeros((), jnp.int32)

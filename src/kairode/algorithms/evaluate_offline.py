@@ -229,9 +229,7 @@ def _from_records(
     return found, _Records(size, support, said)
 
 
-def _from_controls(
-    policy: Policy, data: Trajectory, seed: int, effort: Effort
-) -> tuple[dict[str, Estimate], _Records]:
+def _from_controls(policy: Policy, data: Trajectory, seed: int, effort: Effort) -> tuple[dict[str, Estimate], _Records]:
     """Of a policy with continuous actions, which has no probabilities to weigh episodes by."""
     controls = policy_controls(policy, data, seed=seed)
     values = fit_control_values(data, controls, seed=seed, members=effort.members, iterations=effort.iterations)

@@ -135,9 +135,14 @@ class OfflineActorConfig:
     """Updates between two decisions in each of them."""
     stops: int = 2
     """Times of the training, evenly spaced, at which a policy is kept."""
+    rollout_length: int = 5
+    """Decisions of an imagined episode, which begins somewhere along a real one."""
+    obs_margin: float = 0.5
+    """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "updates", "imagined", "period", "stops")
+        at_least(self, 1, "updates", "imagined", "period", "stops", "rollout_length")
+        not_negative(self, "obs_margin")
         if not 0 < self.real_share <= 1:
             raise KairodeError(f"real_share must lie in (0, 1], got {self.real_share}.")
         if self.agent.kind == "sac":
