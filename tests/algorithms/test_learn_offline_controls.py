@@ -1,5 +1,5 @@
-"""Continuous actions from records alone, on a system whose best action is known: x' = x + a tau, reward -(x'^2 + a^2 / 10)
-after irregular intervals."""
+"""Continuous actions from records alone, on a system whose best action is known: x' = x + a tau after irregular
+intervals, reward -(x'^2 + a^2 / 10)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -123,6 +123,7 @@ def test_records_are_normalised(data) -> None:
     np.testing.assert_allclose(found.real.discount, GAMMA ** np.asarray(data.interval)[data.mask], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_values_the_actor_imitates_and_with_them_it_improves(data) -> None:
     """Two agents that differ in alpha alone; a resumed training is the same one."""
     found = train_offline_actors(
@@ -167,7 +168,9 @@ def test_every_recipe_improves_on_the_records(data) -> None:
         assert true_return(acting(policy)) > best + 0.5 * (behaviour - best), name
     alone = learn_controls(models[0], data, task=kairode.learn_task(data, models[0]), config=SMALL)
     assert {name for name, _ in alone} == {
-        f"{name} {k}/2" for name in ("cloning", "values", "cloning-small-penalty", "values-small-penalty") for k in (1, 2)
+        f"{name} {k}/2"
+        for name in ("cloning", "values", "cloning-small-penalty", "values-small-penalty")
+        for k in (1, 2)
     }
 
 
@@ -215,7 +218,7 @@ def test_support_is_that_of_the_nearest_states(data) -> None:
 @pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
 def test_estimates_of_the_fitted_values(data) -> None:
     """Of few iterations: in order, and that of the data's own policy near its return."""
-    kind, own = {"members": 3, "iterations": 1500}, []
+    kind, own = {"members": 2, "iterations": 1000}, []
     for gain in (0.2, -0.3, -0.8):
         chosen = policy_controls(as_policy(linear(gain), data.spec), data)
         own.append(float(fit_control_values(data, chosen, **kind).q[:, :, 0].mean()))
@@ -255,5 +258,3 @@ def test_a_saved_policy_is_the_same(data, tmp_path) -> None:
     (tmp_path / "policy.json").write_text((tmp_path / "policy.json").read_text().replace('"td3"', '"td4"'))
     with pytest.raises(KairodeError, match="was changed after it was written"):
         kairode.load_policy(tmp_path)
-    with pytest.raises(KairodeError, match="cannot be saved"):
-        kairode.save_policy(tmp_path, Random(data.spec.actions))

@@ -131,7 +131,7 @@ def _environments(
     spread, floor = float(np.asarray(data.reward)[data.mask].std()), value_bounds(data)[0]
 
     def env(recipe: ControlRecipe) -> PessimisticEnv:
-        numbers = (jnp.asarray(x, jnp.float32) for x in ((recipe.penalty or 0.0) * spread, np.inf, floor))
-        return PessimisticEnv(inner.task, inner, *numbers)
+        penalty = jnp.asarray((recipe.penalty or 0.0) * spread, jnp.float32)
+        return PessimisticEnv(inner.task, inner, penalty, jnp.asarray(np.inf), jnp.asarray(floor, jnp.float32))
 
     return [env(recipe) for recipe in recipes]
