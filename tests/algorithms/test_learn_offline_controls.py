@@ -159,14 +159,15 @@ def test_divergence_is_said(data) -> None:
 @pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
 def test_every_recipe_improves_on_the_records(data) -> None:
     """Also in the imagination of an ensemble."""
-    models = kairode.fit("decay-rnn", data, seeds=2, iterations=300)
-    config = dataclasses.replace(SMALL, updates=3000)
+    models = kairode.fit("decay-rnn", data, seeds=2, iterations=200)
+    config = dataclasses.replace(SMALL, updates=2000)
     found = learn_controls(models, data, task=kairode.learn_task(data, models), config=config)
     assert [name for name, _ in found] == [f"{name} {k}/2" for name in CONTROL_RECIPES for k in (1, 2)]
     behaviour, best = float(data.discounted.mean()), true_return(lambda x: BEST * x)
     for name, policy in found[1::2]:
         assert true_return(acting(policy)) > best + 0.5 * (behaviour - best), name
-    alone = learn_controls(models[0], data, task=kairode.learn_task(data, models[0]), config=SMALL)
+    few = dataclasses.replace(SMALL, updates=50)
+    alone = learn_controls(models[0], data, task=kairode.learn_task(data, models[0]), config=few)
     assert {name for name, _ in alone} == {
         f"{name} {k}/2"
         for name in ("cloning", "values", "cloning-small-penalty", "values-small-penalty")
@@ -238,10 +239,10 @@ def test_offline_estimates_hold_the_truth(data, gain) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")
 def test_what_the_records_do_not_show_is_said() -> None:
-    few = records(40)
-    with pytest.warns(kairode.KairodeWarning, match="outside of what was done in the most similar states"):
-        found = kairode.evaluate_offline(Constant(jnp.array([0.9])), few, effort=SELECTION)
+    found = kairode.evaluate_offline(Constant(jnp.array([0.9])), records(40), effort=SELECTION)
+    assert any("outside of what was done in the most similar states" in text for text in found.warnings)
     assert found.supported < 0.5
     assert np.isfinite(found.lower_bound)
 
