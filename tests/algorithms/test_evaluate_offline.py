@@ -1,6 +1,5 @@
 """Off-policy estimates against returns known in closed form."""
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -20,7 +19,6 @@ from kairode.agents.importance import (
 )
 from kairode.data.policy import Constant, Memoryless, Policy, Random
 from kairode.data.trajectory import Trajectory
-from kairode.envs.core import Continuous
 from kairode.errors import KairodeError, KairodeWarning
 
 GAMMA, STEPS = 0.9, 6
@@ -184,7 +182,3 @@ def test_what_cannot_be_estimated_is_said(data) -> None:
     assert "warning: 12 episodes are too few" in str(found)
     with pytest.raises(KairodeError, match="need several episodes"):
         kairode.evaluate_offline(None, data[:1])
-    other = dataclasses.replace(data.spec, actions=Continuous(("a",), (0.0,), (1.0,)))
-    controlled = dataclasses.replace(few, spec=other, action=np.zeros((12, STEPS, 1), np.float32))
-    with pytest.raises(KairodeError, match="discrete actions"):
-        kairode.evaluate_offline(None, controlled)

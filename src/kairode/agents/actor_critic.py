@@ -7,6 +7,7 @@ delayed actor updates; SAC (Haarnoja et al. 2018) adds a stochastic actor with a
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -165,18 +166,30 @@ def actor_loss(
 
 
 def update_actor_critic(
-    agent: ActorCritic, settings: ActorCriticConfig, batch: ReplayTransition, *, key: Key[Array, ""]
+    agent: ActorCritic,
+    settings: ActorCriticConfig,
+    batch: ReplayTransition,
+    *,
+    key: Key[Array, ""],
+    policy_objective: Callable[..., Any] = actor_loss,
+    bounds: Float[Array, "2"] | None = None,
 ) -> tuple[ActorCritic, Bool[Array, ""]]:
-    """One update of critics and actor, skipped if a loss is not finite; also whether it was applied."""
+    """One update of critics and actor, skipped if a loss is not finite; also whether it was applied.
+
+    `policy_objective` has the arguments of `actor_loss`; with `bounds`, values of the next state are clipped to them.
+    """
     next_key, actor_key = jax.random.split(key)
     critics, actor = agent.networks.critics, agent.networks.actor
-    targets = td_target(batch.reward, batch.discount, next_values(agent, settings, batch, key=next_key))
+    following = next_values(agent, settings, batch, key=next_key)
+    if bounds is not None:
+        following = jnp.clip(following, bounds[0], bounds[1])
+    targets = td_target(batch.reward, batch.discount, following)
     loss, slope = jax.value_and_grad(critic_loss)(critics, batch, jax.lax.stop_gradient(targets))
     change, critic_state = optax.adam(settings.critic_learning_rate).update(slope, agent.critic_state)
     critics = optax.apply_updates(critics, change)
 
     temperature = jnp.exp(agent.log_temperature)
-    (policy_loss, density), slope = jax.value_and_grad(actor_loss, has_aux=True)(
+    (policy_loss, density), slope = jax.value_and_grad(policy_objective, has_aux=True)(
         actor, critics, temperature, settings, batch, key=actor_key
     )
     change, actor_state = optax.adam(settings.actor_learning_rate).update(slope, agent.actor_state)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.q_policy import QPolicy
 from kairode.data.collect import collect
 from kairode.data.policy import Policy
@@ -70,7 +71,7 @@ def evaluate(
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
         raise KairodeError(f"seed must be an integer between 0 and 2^30, got {seed}.")
-    if isinstance(policy, QPolicy) and isinstance(env, Environment | HostEnvironment):
+    if isinstance(policy, QPolicy | ActorPolicy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()

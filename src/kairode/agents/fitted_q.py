@@ -24,6 +24,22 @@ MARGIN = 0.5
 """Values are bounded by the returns that follow any decision of the data, widened by this multiple of their range:
 where the data show nothing of a policy, they would grow without bound."""
 
+LEAST_CUT = 0.1
+"""Least 1 - gamma^T that bounds are divided by, for values beyond the end of the records."""
+
+
+class QInputs(NamedTuple):
+    """Inputs of the networks: [episodes, decisions, ..]."""
+
+    features: Any
+    action: Any
+    """Which output is the value of what was done."""
+    next_features: Any
+    next_probabilities: Any
+    """Weights of the outputs in the value of the next decision, pi(a' | s')."""
+    moments: Any
+    """Inputs for which values are wanted, [episodes, moments, f]."""
+
 
 class FQEData(NamedTuple):
     """Decisions of all episodes, [decisions, ..]; rewards are scaled."""
@@ -58,24 +74,39 @@ def fit_action_values(
     iterations: int = ITERATIONS,
 ) -> ActionValues:
     """Fit Q^pi, given pi's probabilities at every moment of the data. Values count what lies within the records."""
-    spec, mask = data.spec, np.asarray(data.mask)
+    features = moment_features(data)
+    action = np.asarray(data.action, np.int32)
+    inputs = QInputs(features[:, :-1], action, features[:, 1:], probabilities[:, 1:], features)
+    return fit_values(data, inputs, seed=seed, members=members, iterations=iterations)
+
+
+def moment_features(data: Trajectory) -> Float[np.ndarray, "n moments f"]:
+    """Standardised observations, elapsed time and number of decisions, at every moment of the data."""
+    mask = np.asarray(data.mask)
     seen = np.asarray(carried_forward(data).observation, np.float32)
     numbers = np.broadcast_to(np.arange(seen.shape[1], dtype=np.float32), seen.shape[:2])
     # Records often end after a time or a number of decisions, which the observation does not tell.
     seen = np.concatenate([seen, np.stack([np.asarray(data.time, np.float32), numbers], axis=-1)], axis=-1)
     rows = seen[:, :-1][mask]
     std = rows.std(0)
-    features = (seen - rows.mean(0)) / np.where(std > 1e-9, std, 1.0)
+    return (seen - rows.mean(0)) / np.where(std > 1e-9, std, 1.0)
+
+
+def fit_values(
+    data: Trajectory, inputs: QInputs, *, seed: int = 0, members: int = MEMBERS, iterations: int = ITERATIONS
+) -> ActionValues:
+    """Fit the ensemble, given the inputs of its networks."""
+    spec, mask = data.spec, np.asarray(data.mask)
     scale, bounds = _scale(data), value_bounds(data)
     last = np.arange(mask.shape[1]) == np.asarray(data.length)[:, None] - 1
     discount = np.where(last, 0.0, spec.discount ** (np.asarray(data.interval, np.float64) / spec.tick))
     columns = FQEData(
-        features[:, :-1],
-        np.asarray(data.action, np.int32),
+        inputs.features,
+        inputs.action,
         np.asarray(data.reward / scale, np.float32),
         discount.astype(np.float32),
-        features[:, 1:],
-        probabilities[:, 1:].astype(np.float32),
+        inputs.next_features,
+        inputs.next_probabilities.astype(np.float32),
         np.broadcast_to(np.asarray(bounds, np.float32) / np.float32(scale), (*mask.shape, 2)),
     )
     flat = FQEData(*(jnp.asarray(x[mask]) for x in columns))
@@ -83,7 +114,7 @@ def fit_action_values(
     samples = rng.multinomial(len(data), np.full(len(data), 1 / len(data)), members).astype(float)
     episode = np.nonzero(mask)[0]
     keys = jax.random.split(jax.random.key(seed), members)
-    sizes = (features.shape[-1], *HIDDEN, spec.actions.n)
+    sizes = (inputs.features.shape[-1], *HIDDEN, inputs.next_probabilities.shape[-1])
     q = eqx.filter_vmap(lambda key: ReLUNetwork.new(*sizes, key=key))(keys)
     target, state = q, jax.vmap(optax.adam(LEARNING_RATE).init)(q)
     drawn = [np.repeat(np.arange(len(episode)), sample[episode].astype(int)) for sample in samples]
@@ -91,7 +122,7 @@ def fit_action_values(
         batches = np.stack([some[rng.integers(0, len(some), (CHUNK, BATCH))] for some in drawn])
         speed = min(1.0, 2 * (1 - done / iterations))  # halfway through, the step begins to shrink
         q, target, state = _advance(q, target, state, flat, jnp.asarray(batches), jnp.asarray(speed, jnp.float32))
-    values = eqx.filter_vmap(lambda net: net(jnp.asarray(features)))(q)
+    values = eqx.filter_vmap(lambda net: net(jnp.asarray(inputs.moments)))(q)
     return ActionValues(np.clip(np.asarray(values, np.float64) * scale, *bounds), samples)
 
 
@@ -105,6 +136,17 @@ def value_bounds(data: Trajectory) -> tuple[float, float]:
         low, high = min(low, float(following.min())), max(high, float(following.max()))
     width = MARGIN * (high - low)
     return low - width, high + width
+
+
+def lasting_bounds(data: Trajectory) -> tuple[float, float]:
+    """`value_bounds`, where records were cut off as if they went on for ever: b / (1 - gamma^T), T being the mean
+    duration of the records."""
+    low, high = value_bounds(data)
+    if not np.any(data.truncated):
+        return low, high
+    left = data.spec.discount ** (float(data.time[:, -1].mean()) / data.spec.tick)
+    more = 1 / max(1 - left, LEAST_CUT)
+    return more * low, more * high
 
 
 def _scale(data: Trajectory) -> float:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,6 +23,13 @@ class ObsNormalizer(eqx.Module):
         """With `changes`, the task's relative variables are replaced by their changes."""
         places = tuple(i for i, variable in enumerate(spec.observations) if variable.relative and changes)
         return cls(RunningStatistics.empty(len(spec.observations)), places)
+
+    @classmethod
+    def fixed(cls, spec: Spec, mean: Any, std: Any) -> "ObsNormalizer":
+        """With given statistics, and every variable as it is."""
+        numbers = (jnp.asarray(x, jnp.float32) for x in (1.0, mean, std**2))
+        found = cls.new(spec, changes=False)
+        return eqx.tree_at(lambda n: jax.tree.leaves(n.statistics), found, [*numbers])
 
     def seen(self, obs: Any, before: Any, first: Any) -> Any:
         """Replace relative variables by their change since `before` (0 at the first decision). NumPy or JAX arrays."""

@@ -30,7 +30,7 @@ from kairode.agents.dqn import (
 )
 from kairode.agents.encoder import ObsEncoder
 from kairode.agents.network import ReLUNetwork
-from kairode.config.agents import DQNConfig
+from kairode.config.agents import ActorCriticConfig, DQNConfig
 from kairode.data.policy import Memory
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.accrual import inner_state, time_held
@@ -275,7 +275,7 @@ def with_transitions(train_state: TrainState, transitions: ReplayTransition) -> 
 
 
 def transitions_from_data(
-    settings: DQNConfig, data: Trajectory, spec: Spec, interval: float | None = None
+    settings: DQNConfig | ActorCriticConfig, data: Trajectory, spec: Spec, interval: float | None = None
 ) -> ReplayTransition:
     """Transitions of real data for agents that observe s alone; at most half a replay buffer.
 
@@ -299,7 +299,7 @@ def transitions_from_data(
 
     return ReplayTransition(
         features=rows(seen[:, :-1]),
-        action=rows(data.action, np.int32),
+        action=rows(data.action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
         reward=rows(settings.reward_scale * np.asarray(data.reward)),
         discount=rows(discount),
         next_features=rows(seen[:, 1:]),

@@ -11,6 +11,7 @@ from scipy import stats
 from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
 from kairode.agents.evaluate import score_episodes
 from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, fit_action_values
+from kairode.agents.fitted_q_controls import control_support, fit_control_values, policy_controls
 from kairode.agents.importance import (
     DoublyRobust,
     bootstrap_counts,
@@ -77,13 +78,16 @@ class OfflineEvaluation:
     """Off-policy estimates of the mean return of a policy within the length of the records, discounted by gamma^t."""
 
     estimates: Mapping[str, Estimate]
-    """By estimator: fitted_q, importance, doubly_robust and, with models, model."""
+    """By estimator: fitted_q, importance, doubly_robust and, with models, model. With continuous actions, fitted_q and
+    model alone: a policy hardly ever takes exactly the action of the data."""
     behavior: Estimate
     """The return of the records themselves."""
     effective_sample_size: float
-    """Episodes that importance sampling rests on at the last decision of the median episode."""
+    """Episodes that importance sampling rests on at the last decision of the median episode; NaN with continuous
+    actions."""
     supported: float
-    """Mean probability of the policy's actions under the behaviour policy, relative to that of the actions taken."""
+    """Mean probability of the policy's actions under the behaviour policy, relative to that of the actions taken. With
+    continuous actions, the share of the policy's actions within the range of those taken in the most similar states."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -101,8 +105,9 @@ class OfflineEvaluation:
         lines += [
             f"lower bound: {short_number(self.lower_bound)}",
             f"behaviour: {self.behavior}",
-            f"effective episodes of importance sampling: {self.effective_sample_size:.3g}",
         ]
+        if np.isfinite(self.effective_sample_size):
+            lines.append(f"effective episodes of importance sampling: {self.effective_sample_size:.3g}")
         return "\n".join([*lines, *(f"warning: {text}." for text in self.warnings)])
 
     def figures(self) -> dict[str, Any]:
@@ -126,53 +131,52 @@ def evaluate_offline(
     weighted per-decision importance sampling, the weighted doubly robust estimator (both corrected for how the actions
     of the data were chosen, which is estimated), and the return in the models. All count the rewards within the length
     of the records. Where they disagree, or the data do not show what the policy does, a warning says so. Estimate with
-    episodes that the policy was not learned from.
+    episodes that the policy was not learned from. With continuous actions there are two estimators: fitted Q evaluation
+    and the return in the models.
 
     Args:
-        policy: discrete actions; from `kairode.learn`, or a function of (observation, key) that JAX can trace, or None
-            for random ones.
+        policy: from `kairode.learn` or `kairode.learn_offline`, or a function of (observation, key) that JAX can trace,
+            or None for random actions.
         data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`; decisions at their own times.
         models: fitted models, for the estimate in imagination; without them it is left out.
         task: reward and termination of the models' estimate; by default `kairode.learn_task(data, models)`.
-        behavior: the estimated behaviour policy of these data, if there is one already.
+        behavior: the estimated behaviour policy of these data, if there is one already; for discrete actions.
         seed: of the networks, the bootstrap and the imagined episodes.
         effort: how much is computed; `SELECTION` of this module takes a tenth of the time.
     """
     if not isinstance(data, Trajectory):
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
-    if not isinstance(data.spec.actions, Discrete):
-        raise KairodeError(f"off-policy estimates need discrete actions; those of '{data.spec.name}' are continuous.")
     if len(data) < 3:
         raise KairodeError("off-policy estimates need several episodes, at least three.")
     chosen = as_policy(policy, data.spec)
     if hasattr(chosen, "spec"):
         check_same(chosen.spec, data.spec, "policy")
-    behavior = behavior or fit_behavior(data, seed=seed)
-    probabilities = policy_probabilities(chosen, data, seed=seed)
-    values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
     resamples = min(RESAMPLES, max(LEAST_RESAMPLES, COUNTS // len(data)))
     counts = bootstrap_counts(len(data), resamples, seed)
-    found, steps = _from_records(data, probabilities, behavior, values, counts)
+    if isinstance(data.spec.actions, Discrete):
+        behavior = behavior or fit_behavior(data, seed=seed)
+        probabilities = policy_probabilities(chosen, data, seed=seed)
+        values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
+        found, records = _from_records(data, probabilities, behavior, values, counts)
+    else:
+        found, records = _from_controls(chosen, data, seed, effort)
     if models is not None:
         members = [models] if isinstance(models, DynamicsModel) else list(models)
         found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed, effort.episodes)
     own = data.discounted
     estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
-    size = float(steps.size[max(int(np.median(data.length)) - 1, 0)])
-    said = _warnings(data, found, size, steps, behavior)
+    said = _warnings(data, found, records.warnings)
     warn(said)
-    return OfflineEvaluation(found, estimate, size, steps.support, tuple(said))
+    return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Steps:
-    """What the warnings are about."""
+class _Records(NamedTuple):
+    """How far records support an estimate."""
 
-    size: np.ndarray
-    """Effective sample size at every decision."""
+    size: float
+    """Effective sample size."""
     support: float
-    rare: float
-    """Share of decisions at which the policy's actions are rare under the behaviour policy."""
+    warnings: list[str]
 
 
 def _from_records(
@@ -181,7 +185,7 @@ def _from_records(
     behavior: BehaviorFit,
     values: ActionValues,
     counts: np.ndarray,
-) -> tuple[dict[str, Estimate], _Steps]:
+) -> tuple[dict[str, Estimate], _Records]:
     mask, actions = np.asarray(data.mask), np.asarray(data.action)[..., None]
     pi = probabilities[:, :-1]
     taken, own = (np.take_along_axis(x, actions, -1)[..., 0] for x in (pi, behavior.probabilities))
@@ -200,11 +204,8 @@ def _from_records(
     resampled = [
         robust(q, v).estimate(counts[i::members]) for i, (q, v) in enumerate(zip(values.q, all_v, strict=True))
     ]
-    # The value of a member at the starts of its own sample of the episodes.
-    fitted = (values.samples * all_v[:, :, 0]).sum(1) / values.samples.sum(1)
-    start = float(all_v[:, :, 0].mean())
     found = {
-        "fitted_q": Estimate(start, *_normal_interval(start, fitted)),
+        "fitted_q": _at_starts(all_v[:, :, 0], values.samples),
         "importance": Estimate(float(importance.estimate(ones)[0]), *_interval(importance.estimate(counts))),
         "doubly_robust": Estimate(
             float(robust(values.q.mean(0), all_v.mean(0)).estimate(ones)[0]), *_interval(np.concatenate(resampled))
@@ -213,7 +214,42 @@ def _from_records(
     expected = (pi * behavior.probabilities).sum(-1)[mask]
     rare = float(((behavior.probabilities < RARE) * pi).sum(-1)[mask].mean())
     support = float(expected.mean() / own[mask].mean())
-    return found, _Steps(effective_sample_size(ratios), support, rare)
+    size = float(effective_sample_size(ratios)[max(int(np.median(data.length)) - 1, 0)])
+    said = []
+    if size < FEW_EFFECTIVE:
+        said.append(
+            f"importance sampling and its doubly robust form rest on {size:.1f} of {len(data):,} episodes: the policy "
+            "differs too much from what was done, or episodes are too long, for them to be trusted"
+        )
+    if rare > OFTEN:
+        said.append(
+            f"{rare:.0%} of the policy's actions were hardly ever taken in such states (probability below "
+            f"{RARE:g}): their effects are extrapolated"
+        )
+    return found, _Records(size, support, said)
+
+
+def _from_controls(policy: Policy, data: Trajectory, seed: int, effort: Effort) -> tuple[dict[str, Estimate], _Records]:
+    """Of a policy with continuous actions, which has no probabilities to weigh episodes by."""
+    controls = policy_controls(policy, data, seed=seed)
+    values = fit_control_values(data, controls, seed=seed, members=effort.members, iterations=effort.iterations)
+    support = control_support(data, controls, seed=seed)
+    said = []
+    if 1 - support > OFTEN:
+        said.append(
+            f"{1 - support:.0%} of the policy's actions are outside of what was done in the most similar states: their "
+            "effects are extrapolated"
+        )
+    estimate = _at_starts(values.q[:, :, 0, 0], values.samples)
+    return {"fitted_q": estimate}, _Records(float("nan"), support, said)
+
+
+def _at_starts(values: np.ndarray, samples: np.ndarray) -> Estimate:
+    """Mean of values [members, episodes] at the starts of episodes; the interval has those of every member at its own
+    sample of the episodes."""
+    fitted = (samples * values).sum(1) / samples.sum(1)
+    start = float(values.mean())
+    return Estimate(start, *_normal_interval(start, fitted))
 
 
 def _normal_interval(mean: float, samples: np.ndarray) -> tuple[float, float]:
@@ -249,22 +285,11 @@ def _in_models(
     return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
 
 
-def _warnings(
-    data: Trajectory, found: Mapping[str, Estimate], size: float, steps: _Steps, behavior: BehaviorFit
-) -> list[str]:
+def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[str]) -> list[str]:
     said = []
     if len(data) < FEW_EPISODES:
         said.append(f"{len(data)} episodes are too few for an estimate: use at least {FEW_EPISODES}")
-    if size < FEW_EFFECTIVE:
-        said.append(
-            f"importance sampling and its doubly robust form rest on {size:.1f} of {len(data):,} episodes: the policy "
-            "differs too much from what was done, or episodes are too long, for them to be trusted"
-        )
-    if steps.rare > OFTEN:
-        said.append(
-            f"{steps.rare:.0%} of the policy's actions were hardly ever taken in such states (probability below "
-            f"{RARE:g}): their effects are extrapolated"
-        )
+    said += of_records
     cut = np.asarray(data.truncated)
     left = float((data.spec.discount ** (data.time[:, -1] / data.spec.tick))[cut].mean()) if cut.any() else 0.0
     if left > LEFT:

@@ -106,3 +106,48 @@ class ActorCriticConfig:
     def stochastic(self) -> bool:
         """True if the actor samples its actions and is rewarded for their entropy."""
         return self.kind == "sac"
+
+
+@dataclasses.dataclass(frozen=True)
+class OfflineActorConfig:
+    """How actors are trained from records, on real transitions alone or with imagined ones."""
+
+    agent: ActorCriticConfig = dataclasses.field(
+        default_factory=lambda: ActorCriticConfig(
+            kind="td3",
+            hidden=(128, 128),
+            actor_learning_rate=3e-4,
+            critic_learning_rate=3e-4,
+            batch_size=256,
+            polyak=5e-3,
+            replay_capacity=32_768,
+        )
+    )
+    """Networks and updates; the replay buffer holds imagined transitions. The scale of the rewards is found from the
+    data, and multiplied with `reward_scale`."""
+    updates: int = 12_000
+    """Updates of every agent."""
+    real_share: float = 0.5
+    """Fraction of real transitions in a batch, where there are imagined ones."""
+    imagined: int = 256
+    """Imagined episodes side by side."""
+    period: int = 32
+    """Updates between two decisions in each of them."""
+    stops: int = 2
+    """Times of the training, evenly spaced, at which a policy is kept."""
+    rollout_length: int = 5
+    """Decisions of an imagined episode, which begins somewhere along a real one."""
+    obs_margin: float = 0.5
+    """Imagined observations are clipped to the range of the data, extended on both sides by this multiple of it."""
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "updates", "imagined", "period", "stops", "rollout_length")
+        not_negative(self, "obs_margin")
+        if not 0 < self.real_share <= 1:
+            raise KairodeError(f"real_share must lie in (0, 1], got {self.real_share}.")
+        if self.agent.kind == "sac":
+            raise KairodeError("actors are trained from records by ddpg or td3, which imitate actions; sac draws them.")
+        if self.imagined > self.agent.replay_capacity:
+            raise KairodeError(
+                f"a replay buffer of {self.agent.replay_capacity} does not hold {self.imagined} imagined transitions."
+            )
