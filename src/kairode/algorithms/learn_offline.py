@@ -24,6 +24,7 @@ from kairode.agents.train_loop import train_agents
 from kairode.agents.train_step import TrainingBatch, transitions_from_data
 from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, evaluate_offline
 from kairode.algorithms.fit import digest
+from kairode.algorithms.learn_offline_controls import learn_controls
 from kairode.algorithms.task import learn_task
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
@@ -80,6 +81,7 @@ def learn_offline(
 
     In the imagination of an ensemble, with a penalty on its disagreement, an end where it is too large, or only the
     actions that the records support; and from the records alone (Q-learning, BCQ, CQL), all with discount gamma^tau.
+    Continuous actions: actors with behaviour cloning (TD3+BC), with and without models.
     What is best for these records is chosen by off-policy estimates (`OfflineEvaluation.lower_bound`) from held-out
     episodes.
 
@@ -131,14 +133,17 @@ def choose_offline(
     callback(Progress("fitting rewards and the behaviour policy"))
     task = task or learn_task(data, members or None, seed=seed)
     train, task = _discounted(train, task)
-    problem = _Problem(train, task, members, fit_behavior(train, seed=seed, history=False), config, seed)
-    found = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
+    if isinstance(train.spec.actions, Discrete):
+        problem = _Problem(train, task, members, fit_behavior(train, seed=seed, history=False), config, seed)
+        found: list[tuple[str, Any]] = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
+    else:
+        found = learn_controls(members or None, train, task=task, seed=seed, callback=callback, folder=folder)
     if not found:
         raise KairodeError("no recipe is left: those in imagination need models, so pass some or choose others.")
     if len(found) == 1:
         return OfflineResult((Candidate(*found[0], None),))
     estimated = []
-    behavior = fit_behavior(rest, seed=seed)
+    behavior = fit_behavior(rest, seed=seed) if isinstance(rest.spec.actions, Discrete) else None
     for i, (name, policy) in enumerate(found):
         callback(Progress("estimating the policies from held-out episodes", i, len(found)))
         with warnings.catch_warnings():
@@ -310,8 +315,3 @@ def _from_records(problem: _Problem, callback: Callback) -> list[tuple[str, QPol
         for k in range(config.stops)
         for i, (name, recipe) in enumerate(recipes.items())
     ]
-
-
-def discrete(data: Trajectory) -> bool:
-    """Whether the actions of the data are named ones."""
-    return isinstance(data.spec.actions, Discrete)

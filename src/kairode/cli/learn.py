@@ -20,10 +20,10 @@ def learn_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Fits an ensemble of models (missing values are allowed, a reward and terminations without a function are learned),
     tries several conservative ways to learn a policy, chooses one by off-policy estimates on episodes that nothing was
     learned from, and estimates its return on yet other episodes, beside the return of what was done. `kairode advise
-    RUN PATIENT` then advises for single episodes, and `kairode run TABLE` does the same as this command and writes a
+    RUN EPISODE` then advises for single episodes, and `kairode run TABLE` does the same as this command and writes a
     page. Safe to interrupt: run the same command again to resume.
 
-    Example: kairode learn visits.csv --episode patient --time when --action dose --reward gain --static age --out RUN
+    Example: kairode learn visits.csv --episode subject --time when --action dose --reward gain --static age --out RUN
     """
     return offline_command(words, learn_command.__doc__ or "", page=False)
 
@@ -65,7 +65,7 @@ def default_folder(config: OfflineRunConfig) -> Path:
 def _run(config: OfflineRunConfig, out: Path | None, page: bool, json: bool, quiet: bool) -> None:
     with loading(quiet or json):
         from kairode.callbacks import Progress
-        from kairode.report.offline import print_offline, summary_json
+        from kairode.report.data.offline import print_offline, summary_json
         from kairode.report.progress import display
         from kairode.report.run_page import write_run_page
         from kairode.runs.offline import run_offline

@@ -45,7 +45,7 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
     Example: kairode run hopper --model free --seeds 3
 
-    Example: kairode run visits.csv --episode patient --time when --action dose --reward gain
+    Example: kairode run visits.csv --episode subject --time when --action dose --reward gain
     """
     env, rest = first_word(words, default="hiv")
     if is_file(env):

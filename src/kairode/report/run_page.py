@@ -9,8 +9,8 @@ from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
+from kairode.report.data.offline import page_parts
 from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence, mpc_warning
-from kairode.report.offline import page_parts
 from kairode.report.runs import learning_figure, left_out_constants, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     compare_with_fixed,
