@@ -22,15 +22,15 @@ STEPS = 24
 
 
 def glucose_field(state: np.ndarray, insulin: np.ndarray, meal: np.ndarray, sensitivity: np.ndarray) -> np.ndarray:
-    """Rates of change per hour of G, I, K, X, Q."""
-    G, I, K, X, Q = state
+    """Rates of change per hour of glucose, insulin, potassium, X and Q."""
+    glucose, plasma, potassium, remote, gut = state
     return np.stack(
         [
-            -(0.6 + X) * G + 0.6 * BASAL_GLUCOSE + 1.2 * Q,
-            -1.5 * (I - BASAL_INSULIN) + 0.1 * np.maximum(G - BASAL_GLUCOSE, 0.0) + insulin,
-            -0.5 * (K - BASAL_POTASSIUM) - 0.3 * X,
-            -1.5 * X + 0.075 * sensitivity * (I - BASAL_INSULIN),
-            -1.2 * Q + meal,
+            -(0.6 + remote) * glucose + 0.6 * BASAL_GLUCOSE + 1.2 * gut,
+            -1.5 * (plasma - BASAL_INSULIN) + 0.1 * np.maximum(glucose - BASAL_GLUCOSE, 0.0) + insulin,
+            -0.5 * (potassium - BASAL_POTASSIUM) - 0.3 * remote,
+            -1.5 * remote + 0.075 * sensitivity * (plasma - BASAL_INSULIN),
+            -1.2 * gut + meal,
         ]
     )
 
@@ -71,10 +71,9 @@ def write_csv(path: Path, columns: dict[str, np.ndarray], missing: np.ndarray | 
     table: dict[str, Any] = {
         "patient": np.repeat(np.arange(patients), moments),
         "when": columns["when"].ravel().round(2),
+        "given": np.array(list(ACTIONS))[columns["given"].ravel()],
     }
-    table["given"] = np.array(list(ACTIONS))[columns["given"].ravel()]
     for i, name in enumerate(OBSERVED):
-        table[name] = pa.array(
-            columns[name].ravel().round(6), mask=None if missing is None else missing[..., i].ravel()
-        )
+        lost = None if missing is None else missing[..., i].ravel()
+        table[name] = pa.array(columns[name].ravel().round(6), mask=lost)
     pyarrow.csv.write_csv(pa.table(table), path)
