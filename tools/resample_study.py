@@ -45,6 +45,8 @@ MODELS, ITERATIONS, CHUNK = 5, 6000, 50
 ESTIMATE_EPISODES, ESTIMATE_SEED = 200, 800_000
 LEARN: dict[str, Any] = {}
 """Options of `kairode.learn_offline`."""
+LEAST = 1e-3
+"""Of the returns that the figure shows, 1e7: ends of intervals below it are cut off."""
 ESTIMATORS = {"fitted_q": EXPECTED, "doubly_robust": RANDOM, "model": OWN}
 
 
@@ -168,45 +170,57 @@ def resampling_figure(figures: dict[str, Any]) -> Figure:
         _draw_returns(above, cells)
         _draw_estimates(below, cells)
         above.set_title(f"{TABLES[table]:,} episodes, {table.replace('-', ' ')} treatment", fontsize=10, loc="left")
+    figure.legend(
+        *panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+    )
     return figure
 
 
 def _draw_returns(axes: Axes, cells: dict[str, Any]) -> None:
     """On HIV's own schedule, and on the grid that the policy was learned on."""
-    for shift, (label, colour, marker) in (
-        (-0.08, ("own schedule", TRUTH, "o")),
-        (0.08, ("fixed, as the grid", CHOSEN, "s")),
-    ):
-        for i, (grid, cell) in enumerate(cells.items()):
-            schedule = "own" if colour == TRUTH else grid
-            if colour == CHOSEN and grid == "own":
-                continue
+    for i, (grid, cell) in enumerate(cells.items()):
+        kinds = [("own", -0.1, TRUTH, "o", "on HIV's own schedule")]
+        if grid != "own":
+            kinds.append((grid, 0.1, CHOSEN, "s", "with visits on the grid"))
+        for schedule, shift, colour, marker, name in kinds:
             values = [seed["true"][schedule]["accrued"] / 1e7 for seed in cell["seeds"]]
             axes.plot([i + shift] * len(values), values, marker, ms=4, color=colour, mfc="white", zorder=2)
-            name = label if i == 1 else None
-            axes.plot([i + shift - 0.12, i + shift + 0.12], [np.mean(values)] * 2, color=colour, lw=2, label=name)
-    axes.set_ylim(bottom=0)
+            label = name if i == (schedule != "own") else None
+            axes.plot([i + shift - 0.1, i + shift + 0.1], [np.mean(values)] * 2, color=colour, lw=2, label=label)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     finish_axes(axes, "", "true return, accrued daily, 1e7")
 
 
 def _draw_estimates(axes: Axes, cells: dict[str, Any]) -> None:
-    positive = []
-    for i, cell in enumerate(cells.values()):
+    """Means over seeds of estimates with the ends of their intervals, between the true returns."""
+    truths: list[float] = []
+
+    def line(i: int, value: float, style: str, colour: str, name: str, *, first: int = 0) -> None:
+        axes.plot(
+            [i - 0.3, i + 0.3], [value / 1e7] * 2, style, color=colour, lw=1.8, label=name if i == first else None
+        )
+        truths.append(abs(value) / 1e7)
+
+    for i, (grid, cell) in enumerate(cells.items()):
+        line(i, cell["true"]["own"]["visits"], "-", TRUTH, "true, own schedule")
+        if grid != "own":
+            line(i, cell["true"][grid]["visits"], "-", CHOSEN, "true, visits on the grid", first=1)
+        line(i, cell["behavior"], ":", FIXED, "of the records themselves")
         for k, (name, colour) in enumerate(ESTIMATORS.items()):
             one = cell["estimates"].get(name)
             if one is None or None in one.values():
                 continue
-            x, label = i + 0.12 * (k - 1), f"estimate: {name.replace('_', ' ')}" if i == 0 else None
-            axes.plot([x, x], [one["low"] / 1e7, one["high"] / 1e7], color=colour, lw=1.4, alpha=0.8)
-            axes.plot([x], [one["mean"] / 1e7], "D", ms=4, color=colour, label=label)
-        true, behavior = cell["true"]["own"]["visits"] / 1e7, cell["behavior"] / 1e7
-        positive += [value for value in (true, behavior) if value > 0]
-        axes.plot([i - 0.3, i + 0.3], [true] * 2, color=TRUTH, lw=2, label="true, own schedule" if i == 0 else None)
-        label = "of the records themselves" if i == 0 else None
-        axes.plot([i - 0.3, i + 0.3], [behavior] * 2, ":", color=FIXED, lw=1.5, label=label)
-    axes.set_yscale("symlog", linthresh=min(positive, default=0.1))
+            x = i + 0.14 * (k - 1)
+            low, mean, high = (max(one[end] / 1e7, LEAST) for end in ("low", "mean", "high"))
+            axes.plot([x, x], [low, high], color=colour, lw=1.4)
+            axes.plot([x], [mean], "D", ms=4, color=colour)
+    for name, colour in ESTIMATORS.items():
+        axes.plot([], [], "D-", ms=4, lw=1.4, color=colour, label=f"estimate, {name.replace('_', ' ')}")
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=max(min(truths) / 5, LEAST))
     axes.set_xticks(range(len(cells)), ["as they are" if g == "own" else f"{g} day{'s' * (g != '1')}" for g in cells])
-    finish_axes(axes, "grid that the records were put on", "return at visits, 1e7")
+    axes.set(xlabel="grid that the records were put on", ylabel="return at visits, 1e7")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def main() -> None:

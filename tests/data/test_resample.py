@@ -3,9 +3,9 @@
 import dataclasses
 
 import numpy as np
+from tools.resample import resample
 
 import kairode
-from tools.resample import resample
 
 
 def test_by_hand() -> None:
