@@ -72,16 +72,16 @@ def true_returns(folder: Path) -> dict[str, float]:
     return {name: json.loads((folder / name / "true.json").read_text())["mean"] for name in names()}
 
 
-def table_of(folder: Path, name: str) -> Any:
-    """The records, and who made them."""
-    env = kairode.make("hiv")
+def table_of(folder: Path, name: str, *, episodes: int | None = None, seed: int = TABLE_SEED) -> Any:
+    """The records, and who made them; with another number of episodes or seed, others of the same kind."""
+    env, episodes = kairode.make("hiv"), episodes or TABLES[name]
     if name == "random":
-        return kairode.collect(env, episodes=TABLES[name], seed=TABLE_SEED), "uniform"
+        return kairode.collect(env, episodes=episodes, seed=seed), "uniform"
     true = true_returns(folder)
     best = max(true.values())
     half = min((one for one in true if one.startswith("learned")), key=lambda one: abs(true[one] - best / 2))
     policy: Any = dataclasses.replace(policy_of(folder, half), epsilon=0.2)  # type: ignore[type-var]
-    return kairode.collect(env, policy, episodes=TABLES[name], seed=TABLE_SEED), half
+    return kairode.collect(env, policy, episodes=episodes, seed=seed), half
 
 
 def make_models(folder: Path, table: str) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kairode.planning.model_env import ModelEnv, make_model_env
     from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning
     from kairode.runs.policies import load_policy
+    from kairode.training.calibration import evaluate_ensemble
     from kairode.training.evaluate_between import evaluate_between
     from kairode.training.evaluate_model import evaluate_model
     from kairode.training.model_files import load_models
@@ -42,6 +43,7 @@ _HOMES = {
     "kairode.data.stream": ("EpisodeStream", "stream"),
     "kairode.devices": ("use_devices",),
     "kairode.models": ("DynamicsModel", "predict"),
+    "kairode.training.calibration": ("evaluate_ensemble",),
     "kairode.training.evaluate_between": ("evaluate_between",),
     "kairode.training.evaluate_model": ("evaluate_model",),
     "kairode.training.model_files": ("load_models",),
@@ -78,6 +80,7 @@ __all__ = [
     "collect",
     "evaluate",
     "evaluate_between",
+    "evaluate_ensemble",
     "evaluate_model",
     "evaluate_offline",
     "fit",

@@ -100,6 +100,9 @@ def test_fit_a_file(typed, tmp_path) -> None:
     assert model.spec.tick == 10_000
     assert model.scale.mean[0] > 1000
     assert model.spec.intervals.classes is None
+    figures = json.loads((tmp_path / "run" / "record.json").read_text())["figures"]
+    assert "calibration" not in figures, "of a single model"
+    assert not (tmp_path / "run" / "calibration.svg").exists()
     config = RunFolder(tmp_path / "run").manifest.config
     assert [config[name] for name in ("episodes", "validation_episodes", "test_episodes")] == [10, 1, 1]
     code, _, err = typed("fit", str(path), "--episodes", "5")

@@ -35,6 +35,7 @@ from kairode.models.transition import FlowTransition
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
+from kairode.training.calibration import evaluate_ensemble
 from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
@@ -299,13 +300,17 @@ def fit_models(
     )
 
 
-def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_callback) -> dict[str, Any]:
-    """Figures of a record: test errors of every seed, by dimension and prediction time; timer and solver."""
+def evaluate_fit(
+    result: FitResult, test: Trajectory, callback: Callback = no_callback, *, valid: Trajectory | None = None
+) -> dict[str, Any]:
+    """Figures of a record: test errors of every seed, by dimension and prediction time; timer, solver and, of several
+    seeds, the calibration of their spread (with intervals from the validation episodes)."""
     callback(Progress(f"evaluating on {len(test):,} test episode{'s' * (len(test) != 1)}"))
     evaluations = [evaluate_model(model, test) for model in result.models]
     if isinstance(result.models[0].transition, FlowTransition):
         callback(Progress("checking the solver"))
     checks = [check_solver(model, test) for model in result.models]
+    calibration = _calibration(result, test, valid, callback)
     errors = [found.error for found in evaluations]
     names = [v.name for v in test.spec.observations]
     hits = [found.timer_hits for found in evaluations if found.timer_hits is not None]
@@ -327,7 +332,20 @@ def evaluate_fit(result: FitResult, test: Trajectory, callback: Callback = no_ca
         "skipped": result.skipped,
         "test_decisions": test.decisions,
         "solver": [dataclasses.asdict(check) for check in checks if check is not None] or None,
+        **calibration,
     }
+
+
+def _calibration(result: FitResult, test: Trajectory, valid: Trajectory | None, callback: Callback) -> dict[str, Any]:
+    """Nothing with a single seed."""
+    if len(result.models) < 2:
+        return {}
+    callback(Progress("comparing the ensemble's spread with its errors"))
+    try:
+        return {"calibration": evaluate_ensemble(result.models, test, valid=valid).figures()}
+    except KairodeError as error:  # too little was measured: the fit itself is finished
+        warn([f"the ensemble was not compared with its errors: {str(error).rstrip('.')}"])
+        return {"calibration": None}
 
 
 def digest(*trees: Any) -> str:

@@ -70,7 +70,7 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         from kairode.envs import make
         from kairode.loggers import tensorboard_callback
         from kairode.report.course import draw_course
-        from kairode.report.fits import print_fit
+        from kairode.report.fits import calibration_warning, draw_calibration, print_fit
         from kairode.report.progress import display
         from kairode.report.summary import interval_warning
         from kairode.runs.course import course
@@ -86,8 +86,15 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         env = None if config.is_file else make(config.source, setting=config.setting, **config.env_fields)
         test = found.data.test
         shown = course(env, test[0], found.result.models[0], "predicted", most=60)
-        draw_course(shown, picture, f"{config.model} on {test.spec.name}")
-    warn([*filter(None, [interval_warning(found.record["figures"].get("intervals"))])])
+        title = f"{config.model} on {test.spec.name}"
+        draw_course(shown, picture, title)
+        figures = found.record["figures"]
+        calibration = figures.get("calibration")
+        if calibration is not None:
+            draw_calibration(calibration, folder / "calibration.svg", title)
+    warn([*filter(None, [interval_warning(figures.get("intervals")), calibration_warning(calibration)])])
     if not quiet:
         print_fit(found.record, found.data.test.spec)
         say(f"Models, curves and record: {folder}. Predictions: {picture}.")
+        if calibration is not None:
+            say(f"Spread and errors of the ensemble: {folder / 'calibration.svg'}.")

@@ -1,11 +1,19 @@
-"""Results of a fit: a table of errors, and sentences on timer and solver."""
+"""Results of a fit: a table of errors, sentences on timer and solver, the calibration of an ensemble."""
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from kairode.config.algorithms import is_file
 from kairode.envs.core import Spec
+from kairode.report.figures import EXPECTED, FIXED, LINE, finish_axes, save_figure
 from kairode.report.table import Row, Table, print_table
 from kairode.stats import mean, std
 from kairode.text import MOST, listed, say, short_name
@@ -14,6 +22,10 @@ NO_BETTER = 0.95
 """Fraction of the error of predicting the mean from which on a model is no better than that."""
 FEW = 10
 """Test episodes below which an error is a rough estimate."""
+KINDS = {"open_loop": ("open loop", LINE, "o"), "one_interval": ("one interval ahead", EXPECTED, "s")}
+"""Kinds of prediction: name, colour and marker."""
+FAR = 2.0
+"""Factor between spread and error, either way, from which on a warning is given."""
 
 
 def fit_table(record: dict[str, Any], spec: Spec) -> Table:
@@ -83,6 +95,8 @@ def print_fit(record: dict[str, Any], spec: Spec) -> None:
         say(*_about_intervals(figures["intervals"], spec.time_unit))
     if figures["solver"]:
         say(_about_solver(record["config"]["sizes"]["solver"], figures["solver"], error))
+    if figures.get("calibration"):
+        say(calibration_sentence(figures["calibration"]))
     if any(figures["skipped"]):
         say(f"{sum(figures['skipped'])} batches were skipped because their loss was not finite.")
 
@@ -117,3 +131,87 @@ def _about_solver(solver: str, checks: list[dict[str, Any]], error: float) -> st
         f"{found} The model is a map between decisions rather than the flow of an ODE: use it with the solver "
         "it was fitted with, or fit with more steps (--solver rk4:4) or dopri5."
     )
+
+
+def calibration_sentence(figures: Mapping[str, Any]) -> str:
+    """What `figures["calibration"]` of a record says."""
+    kinds = [figures[kind] for kind in KINDS]
+    ratios = [f"{kind['ratio']:.2f}" for kind in kinds]
+    alone, calibrated = (
+        [f"{100 * kind['coverage'][name][-1]:.0f} %" for kind in kinds if name in kind["coverage"]]
+        for name in ("spread", "calibrated")
+    )
+    level = f"{100 * figures['levels'][-1]:.0f} %"
+    found = (
+        f"Ensemble of {figures['members']}: the members' spread is {ratios[0]} of the error open loop and {ratios[1]} "
+        "one interval ahead; "
+    )
+    if not calibrated:
+        return f"{found}its {level} intervals cover {' and '.join(alone)} of the held-out values."
+    return (
+        f"{found}{level} intervals calibrated on the validation episodes cover {' and '.join(calibrated)} of the test "
+        f"values, those of the spread alone {' and '.join(alone)}."
+    )
+
+
+def calibration_warning(figures: Mapping[str, Any] | None) -> str | None:
+    """What to warn of if the spread is less than half or more than twice the error."""
+    if figures is None:
+        return None
+    apart = [
+        f"{figures[kind]['ratio']:.2f} {name}"
+        for kind, (name, _, _) in KINDS.items()
+        if not 1 / FAR <= figures[kind]["ratio"] <= FAR
+    ]
+    if not apart:
+        return None
+    return (
+        f"the spread of the {figures['members']} models is not of the size of their errors (spread relative to error: "
+        f"{', '.join(apart)}): do not read it as their uncertainty. Calibrated intervals take the errors into account "
+        "(kairode.evaluate_ensemble)"
+    )
+
+
+def calibration_figure(figures: Mapping[str, Any], title: str) -> Figure:
+    """Error against spread, and the coverage of intervals against their level; the diagonals are calibrated."""
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_errors(left, figures)
+    _draw_coverage(right, figures)
+    left.set_title(title, fontsize=11, loc="left")
+    return figure
+
+
+def draw_calibration(figures: Mapping[str, Any], path: str | Path, title: str) -> None:
+    save_figure(calibration_figure(figures, title), path)
+
+
+def _draw_errors(axes: Axes, figures: Mapping[str, Any]) -> None:
+    points = [value for kind in KINDS for pair in figures[kind]["by_spread"] for value in pair if value > 0]
+    low, high = (min(points) / 1.3, max(points) * 1.3) if points else (0.1, 1.0)
+    axes.plot([low, high], [low, high], color=FIXED, lw=0.9, label="spread = error", zorder=1)
+    band = [low / FAR, high / FAR], [low * FAR, high * FAR]
+    axes.fill_between([low, high], *band, color=FIXED, alpha=0.12, lw=0, label=f"within a factor of {FAR:g}")
+    for kind, (name, colour, marker) in KINDS.items():
+        pairs = np.array([pair for pair in figures[kind]["by_spread"] if min(pair) > 0]).reshape(-1, 2)
+        label = f"{name} (ratio {figures[kind]['ratio']:.2f})"
+        axes.plot(*pairs.T, marker=marker, ms=4.5, lw=1.0, color=colour, label=label)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    finish_axes(axes, "spread of the members (tenths of the test values)", "error of their mean")
+
+
+def _draw_coverage(axes: Axes, figures: Mapping[str, Any]) -> None:
+    levels = [100 * level for level in figures["levels"]]
+    axes.plot([0, 100], [0, 100], color=FIXED, lw=0.9, zorder=1)
+    for kind, (name, colour, marker) in KINDS.items():
+        for intervals, style, fill in (("spread", ":", "white"), ("calibrated", "-", colour)):
+            if intervals in figures[kind]["coverage"]:
+                shares = [100 * share for share in figures[kind]["coverage"][intervals]]
+                label = f"{name}, {'spread alone' if intervals == 'spread' else intervals}"
+                axes.plot(levels, shares, style, marker=marker, ms=4.5, lw=1.2, color=colour, mfc=fill, label=label)
+    axes.set(xlim=(40, 100), ylim=(0, 102), xticks=levels)
+    finish_axes(axes, "level of the interval, %", "test values inside, %")

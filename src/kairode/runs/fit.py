@@ -52,7 +52,7 @@ def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback, *, 
         result = fit_models(config, data.train, data.valid, folder=path, callback=callback)
         save_models(path, config.model, config.sizes, result.models)
         with folder.stage("evaluation"):
-            figures = evaluate_fit(result, data.test, callback)
+            figures = evaluate_fit(result, data.test, callback, valid=data.valid)
             figures["warnings"] = list(data.warnings)
         seconds = folder.total_seconds + result.seconds
         record = make_record(KIND, config, figures, command=command, seconds=seconds)
