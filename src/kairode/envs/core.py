@@ -160,6 +160,7 @@ class Spec:
         reward_expression: the reward as an expression of observations and actions, of data from a table.
         action_values: of columns of a table that the expression uses, the value of each discrete action.
         notes: what `kairode.load_table` did to the table that the data are from.
+        categories: names of the categories of each such column of a table, encoded as variables COLUMN=CATEGORY.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Spec:
     regimes: tuple[str, ...] = _description(("all",))
     map_axes: tuple[str, str] | None = _description(None)
     notes: tuple[str, ...] = _description(())
+    categories: tuple[tuple[str, tuple[str, ...]], ...] = _description(())
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]
