@@ -102,8 +102,8 @@ def _advise_one(advisor: Advisor, found: LoadedHistories, i: int) -> dict[str, A
     start = origin if isinstance(origin, float) else 0.0
     advisor.observe_episode(episode, start)
     advice = advisor.advise()
-    said = (*found.warnings, *advice.warnings)
-    figures = dataclasses.replace(advice, warnings=said).figures()
+    advice = dataclasses.replace(advice, warnings=(*found.warnings, *advice.warnings))
+    figures = {**advice.figures(), "text": str(advice)}
     count = int(episode.length)
     names = advisor.spec.actions.names
     seen = np.asarray(episode.observation, np.float64)[: count + 1]
@@ -118,5 +118,5 @@ def _advise_one(advisor: Advisor, found: LoadedHistories, i: int) -> dict[str, A
             for a in np.asarray(episode.action)[:count]
         ],
     }
-    date = found.date(i, figures["next_time"])
+    date = found.date(i, figures["next_time"] - start)
     return {"episode": found.names[i], **figures, **({} if date is None else {"next_date": date}), "history": history}
