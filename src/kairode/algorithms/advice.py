@@ -78,6 +78,8 @@ class Advice:
         at = int(np.argmin(np.abs(self.course.times - self.next_time)))
         words = []
         for name, mean in self.course.mean.items():
+            if np.ptp(self.course.quantiles[name]) == 0:  # it never changes
+                continue
             low, high = self.course.quantiles[name][[0, -1], at]
             numbers = [short_number(float(x)) for x in (mean[at], low, high)]
             words.append(f"{short_name(name)} {numbers[0]} ({numbers[1]} to {numbers[2]})")

@@ -74,8 +74,10 @@ class Advisor:
             ensemble(self.models, self.spec),
             self.policy,
             self.schedule,
-            *(jnp.asarray(tau, jnp.float32) for tau in (shortest, longest, usual)),
-            controls,
+            shortest=jnp.asarray(shortest, jnp.float32),
+            longest=jnp.asarray(longest, jnp.float32),
+            usual_interval=jnp.asarray(usual, jnp.float32),
+            usual_action=controls,
         )
         count = len(self.spec.observations)
         self._usual = np.array(self.models[0].scale.mean) if reference is None else reference.median
@@ -221,6 +223,8 @@ class Advisor:
         taus[np.argmin(np.abs(taus - tau))] = tau
         each = self._outlooks.course(histories, jnp.asarray(action)[None], jnp.asarray(taus[:, None], jnp.float32))
         seen = np.asarray(each, np.float64)[..., 0]
+        here = np.asarray(current(histories), np.float64)[0]
+        seen = np.where(self._static, here, seen)  # what never changes is known
         quantiles = np.quantile(seen, words.QUANTILES, axis=0)
         names = [variable.name for variable in self.spec.observations]
         return PredictedCourse(

@@ -94,10 +94,10 @@ class Outlooks(eqx.Module):
     policy: QPolicy | ActorPolicy
     schedule: Schedule | None
     """None for the interval that the models' timers predict."""
-    shortest: float
+    shortest: Float[Array, ""]
     """Bounds of those intervals."""
-    longest: float
-    usual_interval: float
+    longest: Float[Array, ""]
+    usual_interval: Float[Array, ""]
     """Of models without a timer; NaN if it is not known."""
     usual_action: Float[Array, " act"] | None = None
     """The mean of the controls in the data."""

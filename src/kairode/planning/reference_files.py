@@ -39,7 +39,8 @@ def load_reference(folder: str | Path) -> Reference:
     found = {name: np.asarray(x) for name, x in checkpoint.load(folder, like, NAME).items()}
     if checkpoint.describe(folder, NAME)["sha256"] != about["sha256"]:  # another process has replaced it meanwhile
         return load_reference(folder)
-    return Reference(**texts, **found)
+    parts: dict[str, Any] = {**texts, **found}
+    return Reference(**parts)
 
 
 def _check_shapes(shapes: dict[str, tuple[int, ...]], variables: int) -> None:

@@ -44,9 +44,9 @@ def load_schedule(
     about, path = checkpoint.describe(folder, NAME), Path(folder) / f"{NAME}.json"
     try:
         like = {name: np.empty(entry[1], entry[0]) for name, entry in about["arrays"].items()}
-        settings = {name: about[name] for name in _SETTINGS}
+        settings: dict[str, Any] = {name: about[name] for name in _SETTINGS}
         settings["taus"] = tuple(map(float, settings["taus"]))
-        numbers = {name: jnp.asarray(float(about[name]), jnp.float32) for name in _NUMBERS}
+        numbers: dict[str, Any] = {name: jnp.asarray(float(about[name]), jnp.float32) for name in _NUMBERS}
         budget = None if about["budget"] is None else jnp.asarray(int(about["budget"]), jnp.int32)
     except (*MALFORMED, MemoryError) as error:
         raise KairodeError(f"{path} is damaged: it does not describe a schedule ({error}).") from error

@@ -226,7 +226,7 @@ def _warnings(context: TableContext, observed: Observed, spec: Spec) -> list[str
     """What was absent, and what was not used."""
     present, expected = {*context.table.column_names}, _expected(spec)
     roles = {context.config.episode, context.config.time, *context.decided, *context.config.ignore, *ENDS}
-    roles |= {context.config.terminal, context.config.reward, "reward"}
+    roles |= {name for name in (context.config.terminal, context.config.reward, "reward") if name}
     absent = [name for name in expected if name not in present]
     extra = [name for name in context.table.column_names if name not in roles and name not in expected]
     said = [f"there is no column {listed(absent)}: it counts as not measured"] if absent else []
