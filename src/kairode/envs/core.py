@@ -391,7 +391,7 @@ def decimal(x: np.ndarray) -> np.ndarray:
     """Float64 numbers with the shortest decimal: float32's 0.2 becomes 0.2, not 0.20000000298."""
     if x.size == 1:
         return np.full(x.shape, float(str(x.reshape(()))))
-    if (x == np.rint(x)).all() and x.max() < 2**24:  # integers that float32 holds exactly
+    if (x == np.rint(x)).all() and x.max(initial=0.0) < 2**24:  # integers that float32 holds exactly
         return x.astype(np.float64)
     values, where = np.unique(x, return_inverse=True)
     return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)

@@ -161,7 +161,12 @@ class Outlooks(eqx.Module):
         return jnp.clip(found, self.shortest, self.longest)
 
     def _scheduled(
-        self, histories: Histories, memory: Memory, elapsed: Tau, action: Any, proposed: Float[Array, " n"]
+        self,
+        histories: Histories,
+        memory: Memory,
+        elapsed: Float[Array, " n"],
+        action: Any,
+        proposed: Float[Array, " n"],
     ) -> Float[Array, " n"]:
         """The interval of the schedule, which is given the models' latent states if it looks ahead."""
         schedule: Any = self.schedule

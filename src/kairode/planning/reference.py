@@ -21,8 +21,8 @@ EPISODES = 500
 """Episodes that the threshold of the disagreement is taken from, at most."""
 QUANTILE = 0.99
 """Of the distances and disagreements of the data themselves: their threshold."""
-NEIGHBORS = 100
-"""Nearest decisions whose actions are counted."""
+NEIGHBORS = (20, 100)
+"""Nearest decisions whose actions are counted, a twentieth of the sample within these bounds."""
 NEAR = 0.2
 """Of the range of a control: how far the control of a neighbour may be from the advised one."""
 CHUNK = 4096
@@ -122,7 +122,7 @@ def _usual_distance(rows: np.ndarray, episode: np.ndarray) -> float:
         return float("inf")
     squares = _squared_distances(rows, rows)
     nearest = np.where(episode[:, None] == episode, np.inf, squares).min(1)
-    return float(np.sqrt(np.quantile(nearest, QUANTILE)))
+    return float(np.quantile(np.sqrt(nearest), QUANTILE))
 
 
 def _squared_distances(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -161,7 +161,8 @@ def _likeness(reference: Reference, x: np.ndarray, action: np.ndarray, discrete:
 
 def neighbors(reference: Reference) -> int:
     """How many of the nearest decisions are counted."""
-    return min(NEIGHBORS, max(1, len(reference.rows) // 5))
+    size, (fewest, most) = len(reference.rows), NEIGHBORS
+    return min(size, max(fewest, min(most, size // 20)))
 
 
 def check_reference(reference: Reference, variables: Sequence[str], actions: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kairode.config.tables import TIME_UNITS, TableConfig
 from kairode.data.table import EpisodeRows, pad_episodes
-from kairode.data.tables.columns import MISSING, Categories, categories, is_time, numbers
+from kairode.data.tables.columns import MISSING, Categories, categories, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext, sort_rows
 from kairode.data.tables.decisions import check_actions_given, read_actions
 from kairode.data.tables.faults import Faults
@@ -81,7 +81,7 @@ def _load(source: Any, config: TableConfig, spec: Spec) -> LoadedHistories:
     )
     decided = _check_columns(context, spec)
     rows = sort_rows(context)
-    if rows.unit != unit and is_time(context.table[config.time].type):
+    if rows.unit != unit:
         context.faults.add(config.time, f"times are numbers in {spec.time_unit}s where it was learned from, not dates")
     origins = _origins(context, rows)
     names = [str(context.table[config.episode][int(i)].as_py()) for i in np.flatnonzero(rows.first)]
@@ -213,13 +213,15 @@ def _controls(context: TableContext, name: str) -> np.ndarray:
 
 def _origins(context: TableContext, rows: SortedRows) -> list[Any]:
     """The time of the first row of every episode, as it stands in the table."""
-    column, firsts = context.table[context.config.time], np.flatnonzero(rows.first)
-    first = column.take(pa.array(firsts))
-    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        return first.cast(pa.timestamp("us", tz=getattr(column.type, "tz", None)), safe=False).to_pylist()
-    if pa.types.is_temporal(column.type) or pa.types.is_string(column.type):
-        return [0.0] * len(firsts)
-    return [float(value) for value in first.cast(pa.float64(), safe=False).to_pylist()]
+    firsts = pa.array(np.flatnonzero(rows.first))
+    first = context.table[context.config.time].take(firsts)
+    kinds = [pa.timestamp("us", tz=getattr(first.type, "tz", None)), pa.timestamp("us", tz="UTC")]
+    for kind in [*(() if is_number(first.type) else kinds), pa.float64()]:
+        try:
+            return first.cast(kind, safe=False).to_pylist()
+        except pa.ArrowException:
+            continue
+    return [0.0] * len(firsts)  # of durations
 
 
 def _warnings(context: TableContext, observed: Observed, spec: Spec) -> list[str]:
