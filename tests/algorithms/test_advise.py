@@ -266,7 +266,7 @@ def test_chosen_decision_times(tmp_path: Path) -> None:
     assert set(fewest.interval) == {3.0}
 
 
-def test_controls() -> None:
+def test_controls(tmp_path: Path) -> None:
     data = records(controls=True)
     settings = ActorCriticConfig(hidden=(8, 8), reward_scale=2.0)
     networks = init_actor_critic(3, 1, settings, key=jax.random.key(0)).networks
@@ -285,8 +285,10 @@ def test_controls() -> None:
         known = value(networks.critics, obs, actions(data.spec, action)) / 2.0
         assert found.values[name] == pytest.approx(float(known), rel=1e-4)
     assert advisor.advise_many(data).action.shape == (len(data), 1)
-    with pytest.raises(KairodeError, match="only policies with discrete actions"):
-        advisor.save("nowhere")
+    advisor.save(tmp_path)
+    np.testing.assert_allclose(
+        kd.load_advisor(tmp_path).advise_many(data).action, advisor.advise_many(data).action, rtol=1e-5
+    )
 
 
 def test_a_saved_advisor_is_the_same(data: Trajectory, advisor: kd.Advisor, tmp_path: Path) -> None:

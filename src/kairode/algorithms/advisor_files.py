@@ -50,9 +50,8 @@ def save_advisor(
         task = schedule.task
     if not (task is None or isinstance(task, TableTask)):
         raise KairodeError("only the task of a table, from kairode.learn_task, can be saved: leave task out.")
-    if not isinstance(policy, QPolicy):
-        raise KairodeError("only policies with discrete actions can be saved.")
-    if isinstance(policy.encoder, LatentEncoder) and not bool(eqx.tree_equal(policy.encoder.model, models[0])):
+    encoder = policy.encoder if isinstance(policy, QPolicy) else None
+    if isinstance(encoder, LatentEncoder) and not bool(eqx.tree_equal(encoder.model, models[0])):
         raise KairodeError("the policy sees the latent state of a model that is not the first of the advisor's.")
     if reference is None:
         raise KairodeError("an advisor is saved with what its data look like: make it with data=..")

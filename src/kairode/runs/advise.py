@@ -1,25 +1,28 @@
 """`kairode.load_advisor`: the advisor of a run of `kairode learn`, or a saved one; and the advice for a table."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kairode.agents.policy_files import read_policy
+from kairode.agents.q_policy import QPolicy
 from kairode.algorithms.advise import Advisor
 from kairode.algorithms.advisor_files import FIT, TIMED, saved_interval
 from kairode.config.serialize import from_dict
 from kairode.config.tables import TableConfig
 from kairode.data.tables.histories import LoadedHistories, load_histories
+from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env
 from kairode.planning.optimize_schedule import optimize_schedule
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.planning.reference import Reference
-from kairode.planning.reference_files import NAME, load_reference
-from kairode.planning.schedule_files import load_schedule
+from kairode.planning.reference_files import NAME, load_reference, save_reference
+from kairode.planning.schedule_files import load_schedule, save_schedule
 from kairode.planning.table_task import TableTask
 from kairode.planning.task_files import NAME as TASK
 from kairode.planning.task_files import load_task
@@ -98,14 +101,21 @@ def advise_table(advisor: Advisor, source: Any, config: TableConfig) -> tuple[li
 
 
 def _advise_one(advisor: Advisor, found: LoadedHistories, i: int) -> dict[str, Any]:
-    origin, episode = found.origins[i], found.data[i]
+    origin = found.origins[i]
     start = origin if isinstance(origin, float) else 0.0
+    figures = episode_figures(advisor, found.data[i], start, found.warnings)
+    date = found.date(i, figures["next_time"] - start)
+    return {"episode": found.names[i], **figures, **({} if date is None else {"next_date": date})}
+
+
+def episode_figures(
+    advisor: Advisor, episode: Trajectory, start: float = 0.0, warnings: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The advice at the end of an episode, in words too, and its history: all that is drawn."""
     advisor.observe_episode(episode, start)
     advice = advisor.advise()
-    advice = dataclasses.replace(advice, warnings=(*found.warnings, *advice.warnings))
-    figures = {**advice.figures(), "text": str(advice)}
-    count = int(episode.length)
-    names = advisor.spec.actions.names
+    advice = dataclasses.replace(advice, warnings=(*warnings, *advice.warnings))
+    count, names = int(episode.length), advisor.spec.actions.names
     seen = np.asarray(episode.observation, np.float64)[: count + 1]
     history = {
         "times": (start + episode.time[: count + 1]).tolist(),
@@ -118,5 +128,37 @@ def _advise_one(advisor: Advisor, found: LoadedHistories, i: int) -> dict[str, A
             for a in np.asarray(episode.action)[:count]
         ],
     }
-    date = found.date(i, figures["next_time"] - start)
-    return {"episode": found.names[i], **figures, **({} if date is None else {"next_date": date}), "history": history}
+    return {**advice.figures(), "text": str(advice), "history": history}
+
+
+def add_advisor(
+    folder: Path,
+    models: list[DynamicsModel],
+    policy: Any,
+    task: TableTask,
+    data: Trajectory,
+    *,
+    timed: QPolicy | None = None,
+    price: float | None = None,
+    budget: int | None = None,
+) -> Advisor:
+    """Write what advice needs into a run folder that has models, policy and task; returns the advisor.
+
+    `timed` is a policy for decision times chosen at this price or within this budget.
+    """
+    schedule = None
+    if timed is not None:
+        schedule = optimize_schedule(models, timed, task, data=data, price=price or 0.0, budget=budget)
+        save_schedule(folder / TIMED, schedule)
+    advisor = Advisor(models, policy if timed is None else timed, data=data, task=task, schedule=schedule)
+    assert advisor.reference is not None
+    save_reference(folder, advisor.reference, interval=None)
+    return advisor
+
+
+def example_advice(advisor: Advisor, data: Trajectory) -> dict[str, Any]:
+    """The advice in the middle of one of these episodes, of median length."""
+    length = np.asarray(data.length)
+    episode = data[int(np.argsort(length, kind="stable")[len(length) // 2])]
+    half = np.asarray(max(int(episode.length) // 2, 1), np.int32)
+    return episode_figures(advisor, dataclasses.replace(episode, length=half))
