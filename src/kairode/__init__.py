@@ -16,6 +16,7 @@ from kairode.errors import KairodeError, KairodeWarning
 if TYPE_CHECKING:
     from kairode.agents.evaluate import evaluate
     from kairode.agents.policy_files import save_policy
+    from kairode.algorithms.advise import Advisor
     from kairode.algorithms.dyna import train_dyna
     from kairode.algorithms.evaluate_offline import evaluate_offline
     from kairode.algorithms.fit import fit
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kairode.models import DynamicsModel, predict
     from kairode.planning.model_env import ModelEnv, make_model_env
     from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning
+    from kairode.runs.advise import load_advisor
     from kairode.runs.policies import load_policy
     from kairode.training.calibration import evaluate_ensemble
     from kairode.training.evaluate_between import evaluate_between
@@ -57,11 +59,14 @@ _HOMES = {
     "kairode.algorithms.task": ("learn_task",),
     "kairode.algorithms.evaluate_offline": ("evaluate_offline",),
     "kairode.algorithms.learn_offline": ("learn_offline",),
+    "kairode.algorithms.advise": ("Advisor",),
+    "kairode.runs.advise": ("load_advisor",),
     "kairode.runs.policies": ("load_policy",),
     "kairode.algorithms.dyna": ("train_dyna",),
 }
 
 __all__ = [
+    "Advisor",
     "DynamicsModel",
     "Environment",
     "EpisodeStream",
@@ -87,6 +92,7 @@ __all__ = [
     "learn",
     "learn_offline",
     "learn_task",
+    "load_advisor",
     "load_models",
     "load_policy",
     "load_table",

@@ -18,6 +18,7 @@ from kairode._memory import OUT_OF_MEMORY, out_of_memory
 from kairode._process import prepare_process
 from kairode._signals import CODE, INTERRUPTED
 from kairode._version import __version__
+from kairode.cli.advise import advise_command
 from kairode.cli.bench import bench_command
 from kairode.cli.common import REGISTRY, STRICT_VARIABLE, is_strict
 from kairode.cli.data import collect_command, envs_command
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "learn": learn_command,
     "evaluate": evaluate_command,
     "schedule": schedule_command,
+    "advise": advise_command,
     "reproduce": reproduce_command,
     "report": report_command,
     "study": study_command,

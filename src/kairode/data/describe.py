@@ -15,9 +15,9 @@ from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, V
 from kairode.errors import KairodeError
 
 FORMAT = 1
-DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes", "notes")
+DESCRIPTIONS = ("decision_name", "subject", "measures", "regimes", "map_axes", "notes", "categories")
 """Fields of a spec that do not affect computations; older files lack them."""
-OF_TABLES = ("reward_expression", "action_values")
+OF_TABLES = ("reward_expression", "action_values", "categories")
 """Fields that only specs of tables have."""
 MOST_ACTIONS = 1000
 ALIASES = {"t": ("time", "timestamp"), "terminated": ("done",), "truncated": ("done",)}

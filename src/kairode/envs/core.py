@@ -160,6 +160,7 @@ class Spec:
         reward_expression: the reward as an expression of observations and actions, of data from a table.
         action_values: of columns of a table that the expression uses, the value of each discrete action.
         notes: what `kairode.load_table` did to the table that the data are from.
+        categories: names of the categories of each such column of a table, encoded as variables COLUMN=CATEGORY.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Spec:
     regimes: tuple[str, ...] = _description(("all",))
     map_axes: tuple[str, str] | None = _description(None)
     notes: tuple[str, ...] = _description(())
+    categories: tuple[tuple[str, tuple[str, ...]], ...] = _description(())
 
     def __post_init__(self) -> None:
         names = [variable.name for variable in self.observations]
@@ -389,7 +391,7 @@ def decimal(x: np.ndarray) -> np.ndarray:
     """Float64 numbers with the shortest decimal: float32's 0.2 becomes 0.2, not 0.20000000298."""
     if x.size == 1:
         return np.full(x.shape, float(str(x.reshape(()))))
-    if (x == np.rint(x)).all() and x.max() < 2**24:  # integers that float32 holds exactly
+    if (x == np.rint(x)).all() and x.max(initial=0.0) < 2**24:  # integers that float32 holds exactly
         return x.astype(np.float64)
     values, where = np.unique(x, return_inverse=True)
     return np.array([float(str(value)) for value in values], np.float64)[where].reshape(x.shape)

@@ -47,7 +47,7 @@ _OWN = {MANIFEST, LOCK, OWNER, OLD_CONFIG, "system.json", "log.txt"}
 """Files that do not count as results."""
 _DIGESTED = {".safetensors", ".parquet", ".json", ".jsonl"}
 """Kinds of files with a digest in the manifest: not pages, figures and logs."""
-_LATER = {"schedule", "gait.json"}
+_LATER = {"schedule", "gait.json", "advice"}
 """Folders and files that are written after a run is finished."""
 
 

@@ -33,7 +33,7 @@ from kairode.planning.optimize_schedule import schedule_for_learning
 from kairode.planning.table_task import TableTask
 from kairode.planning.task_files import save_task
 from kairode.result import rounded
-from kairode.runs.advice import example_advice, save_advisor
+from kairode.runs.advise import add_advisor, example_advice
 from kairode.runs.differences import differences
 from kairode.runs.folder import RunFolder
 from kairode.runs.record import make_record
@@ -157,7 +157,8 @@ def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, ca
     timed = _timed(config, models, task, parts.learn, folder, callback)
     with folder.stage("advice"):
         callback(Progress("preparing advice"))
-        advisor = save_advisor(folder.path, models, found.policy, task, parts.learn, timed, config)
+        times = {"timed": timed, "price": config.price, "budget": config.budget}
+        advisor = add_advisor(folder.path, models, found.policy, task, parts.learn, **times)
         figures["advice"] = example_advice(advisor, parts.test)
     return figures
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,8 +13,11 @@ from kairode.config.renames import SIZES
 from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import MALFORMED, KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
-from kairode.models.timer import ContinuousTimer
-from kairode.models.zoo import build
+from kairode.models.initial import Variational
+from kairode.models.ode import Adaptive, FixedSteps
+from kairode.models.timer import ClassTimer, ContinuousTimer
+from kairode.models.transition import FlowTransition
+from kairode.models.zoo import MODELS, build
 from kairode.training import checkpoint
 from kairode.trees import one, stack
 
@@ -70,3 +74,40 @@ def as_saved(folder: str | Path, model: DynamicsModel, name: str = checkpoint.NA
     if not isinstance(model.timer, ContinuousTimer) or checkpoint.holds(folder, "timer.spread", name):
         return model
     return dataclasses.replace(model, timer=dataclasses.replace(model.timer, spread=None))
+
+
+def recognize_model(model: DynamicsModel) -> tuple[str, ModelConfig]:
+    """The name and sizes of a fitted model, with which `build` makes one of the same structure."""
+    model = dataclasses.replace(model, correction=None)
+    sizes, shapes = _sizes(model), _structure(model)
+    for name in MODELS:
+        built = eqx.filter_eval_shape(build, name, model.spec, sizes, model.scale, model.masked, key=jax.random.key(0))
+        if isinstance(model.timer, ContinuousTimer) and model.timer.spread is None:
+            built = dataclasses.replace(built, timer=dataclasses.replace(built.timer, spread=None))
+        if _structure(built) == shapes:
+            return name, sizes
+    raise KairodeError("only models of kairode.fit can be saved, and this is none of them.")
+
+
+def _structure(model: DynamicsModel) -> tuple[str, list[tuple[int, ...]]]:
+    """Everything but the weights."""
+    parts = eqx.filter(model, lambda x: isinstance(x, jax.Array | jax.ShapeDtypeStruct))
+    return str(jax.tree.structure(parts)), [x.shape for x in jax.tree.leaves(parts)]
+
+
+def _sizes(model: DynamicsModel) -> ModelConfig:
+    transition, timer = model.transition, model.timer
+    found: dict[str, Any] = {"latent_size": model.decoder.weight.shape[1]}
+    if isinstance(model.initial, Variational):
+        found["encoder_hidden"] = model.initial.head.layers[0].weight.shape[0]
+    if isinstance(transition, FlowTransition):
+        solver = transition.solver
+        found["field_hidden"] = transition.field.layers[0].weight.shape[0]
+        if isinstance(solver, Adaptive):
+            found["solver"] = f"dopri5:{solver.rtol},{solver.atol},{solver.max_steps}"
+        elif isinstance(solver, FixedSteps):
+            found["solver"] = f"{solver.method}:{solver.steps}"
+    if isinstance(timer, ClassTimer | ContinuousTimer):
+        found["timer"] = "classes" if isinstance(timer, ClassTimer) else "continuous"
+        found["timer_hidden"] = timer.net.layers[0].weight.shape[0]
+    return ModelConfig(**{"timer": "none", **found})

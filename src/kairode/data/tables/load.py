@@ -24,7 +24,14 @@ from kairode.data.tables.decisions import (
     rewards_of,
 )
 from kairode.data.tables.faults import Faults
-from kairode.data.tables.observations import encode, fill_missing, fill_static, merge_observations, read_observations
+from kairode.data.tables.observations import (
+    encode,
+    fill_missing,
+    fill_static,
+    merge_observations,
+    names_of,
+    read_observations,
+)
 from kairode.data.tables.source import read_source
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import RESERVED, Continuous, Discrete, Intervals, Spec, Variable
@@ -124,7 +131,7 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
     values, variables = encode(context, observed if keep_missing else filled)
     flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
     flat = EpisodeRows(*(column[~single] for column in flat))
-    spec = dataclasses.replace(_spec(context, variables, actions, flat, rows), **formula)
+    spec = dataclasses.replace(_spec(context, variables, actions, flat, rows), **formula, categories=names_of(observed))
     return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[~single])
 
 

@@ -155,3 +155,8 @@ def encode(context: TableContext, observed: Observed) -> tuple[np.ndarray, tuple
             variables.append(Variable(f"{name}={names[i]}", "0 or 1", 0.0, 1.0))
         context.notes.append(f"'{name}' was encoded as {listed(f'{name}={names[i]}' for i in kept)}.")
     return np.stack(columns, axis=1).astype(np.float32), tuple(variables)
+
+
+def names_of(observed: Observed) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The names of the categories of each such column."""
+    return tuple((name, tuple(one.names)) for name, one in observed.items() if isinstance(one, Categories))

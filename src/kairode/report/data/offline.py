@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kairode.report import page
-from kairode.report.advice import advice_figure
+from kairode.report.data.advice import advice_figure
 from kairode.report.data.inspect import inspection_figure, summary
 from kairode.report.data.inspect import tables as inspection_tables
 from kairode.report.figures import DECISION, FIXED, LINE, finish_axes, panel
