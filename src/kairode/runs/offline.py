@@ -9,6 +9,7 @@ import numpy as np
 
 from kairode._xla import free_programs
 from kairode.agents.policy_files import save_policy
+from kairode.algorithms.advisor_files import FIT, TIMED
 from kairode.algorithms.evaluate_offline import OfflineEvaluation, evaluate_offline
 from kairode.algorithms.fit import evaluate_fit, fit_models, rescale_ticks
 from kairode.algorithms.learn import learn
@@ -40,8 +41,6 @@ from kairode.runs.record import make_record
 from kairode.training.model_files import save_models
 
 KIND = "offline"
-FIT, TIMED = "fit", "timed"
-"""Folders of the models, and of the policy for chosen decision times, inside a run folder."""
 FEWEST = 10
 
 
@@ -129,7 +128,7 @@ def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, ca
         result = fit_models(fit, parts.learn, parts.choose, folder=folder.path / FIT, callback=callback)
         models = result.models
         save_models(folder.path / FIT, fit.model, fit.sizes, models)
-        figures["fit"] = evaluate_fit(result, parts.test, callback)
+        figures["fit"] = evaluate_fit(result, parts.test, callback, valid=parts.choose)
     with folder.stage("reward and termination"):
         callback(Progress("fitting rewards and terminations"))
         task = learn_task(parts.learn, models, seed=config.seed)

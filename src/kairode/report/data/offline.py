@@ -11,7 +11,7 @@ from kairode.report.data.advice import advice_figure
 from kairode.report.data.inspect import inspection_figure, summary
 from kairode.report.data.inspect import tables as inspection_tables
 from kairode.report.figures import DECISION, FIXED, LINE, finish_axes, panel
-from kairode.report.fits import fit_table
+from kairode.report.fits import calibration_figure, calibration_sentence, fit_table
 from kairode.report.summary import spec_of
 from kairode.report.table import Column, Row, Table, print_table, to_html
 from kairode.result import short_number
@@ -221,7 +221,12 @@ def _model_section(record: dict[str, Any]) -> str:
     text += "." if share is None else f": {share:.0%} of that of predicting the mean of each variable."
     how = record["figures"]["reward"]
     reward = f"The reward is the expression {how}." if how != "learned" else "The reward was learned from the records."
-    return page.section("Models", page.paragraph(text), page.paragraph(reward, "soft"), to_html(table))
+    parts = [page.paragraph(text), page.paragraph(reward, "soft"), to_html(table)]
+    if fit.get("calibration"):
+        words = "Errors of the ensemble against the spread of its members, and the coverage of its intervals."
+        drawn = calibration_figure(fit["calibration"], "The ensemble on test episodes")
+        parts += [page.paragraph(calibration_sentence(fit["calibration"])), page.picture(drawn, "calibration", words)]
+    return page.section("Models", *parts)
 
 
 def _difference_section(record: dict[str, Any]) -> str:
