@@ -8,7 +8,7 @@ import tyro
 
 from kairode.cli.common import Command, Quiet, first_word, loading, on_devices, parser_config, plain_config
 from kairode.config.algorithms import FitConfig
-from kairode.config.commands import FLAT
+from kairode.config.commands import FIT_FLAT
 from kairode.config.presets import fit_preset
 from kairode.errors import KairodeError
 from kairode.text import say
@@ -32,7 +32,7 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     source, rest = first_word(words, what="ENV|TABLE")
     default = fit_preset(source)
     hidden = ("source", "env_fields", "digest", *(() if default.is_file else ("table",)))
-    parsed = parser_config(default, hidden=hidden, flat=[name for name in FLAT if name not in hidden])
+    parsed = parser_config(default, hidden=hidden, flat=[name for name in FIT_FLAT if name not in hidden])
 
     def command(
         config: Any = parsed,

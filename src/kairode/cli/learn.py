@@ -9,6 +9,7 @@ import tyro
 
 from kairode.cli.common import Command, Quiet, first_word, loading, parser_config, print_json
 from kairode.config.algorithms import is_file
+from kairode.config.commands import LEARN_FLAT
 from kairode.config.offline import OfflineRunConfig
 from kairode.errors import KairodeError
 from kairode.text import say
@@ -36,7 +37,7 @@ def offline_command(words: Sequence[str], about: str, page: bool) -> tuple[Comma
             f"'{source}' is no table: give a CSV or Parquet file (policies for environments: kairode run {source})."
         )
     default = OfflineRunConfig(source)
-    parsed = parser_config(default, hidden=("source", "digest"), flat=("table", "offline"))
+    parsed = parser_config(default, hidden=("source", "digest"), flat=LEARN_FLAT)
 
     def command(
         config: Any = parsed,

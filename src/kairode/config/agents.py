@@ -29,8 +29,8 @@ class DQNConfig:
     target_period: int = 10
     """Episodes between two copies of the network to the target network."""
     target_decisions: int | None = None
-    """Decisions between two copies, in place of the number of episodes; for episodes of very different lengths. None
-    goes by episodes."""
+    """Decisions between two copies, in place of the number of episodes, for episodes of very different lengths; by
+    default episodes count."""
     final_epsilon: float = 0.05
     """Fraction of random actions towards the end of training, and at test."""
     epsilon_decay: float = 200.0

@@ -13,8 +13,8 @@ from kairode.config.presets import RUN_MODES, dyna_preset, fit_preset, mpc_prese
 from kairode.config.run import RunConfig
 from kairode.config.tables import TableConfig
 
-FLAT = ("sizes", "training", "table", "offline")
-"""Parts of a config whose options have no prefix, in `kairode fit` and `kairode learn`."""
+FIT_FLAT, LEARN_FLAT = ("sizes", "training", "table"), ("table", "offline")
+"""Parts of a config whose options have no prefix, in `kairode fit` and in `kairode learn`."""
 FROM_FILE = ("digest", "episodes", "validation_episodes", "test_episodes")
 """Fields that a file determines."""
 
@@ -34,11 +34,11 @@ def _words(config: Any) -> list[str]:
         omit = ("source", *(FROM_FILE if config.is_file else ("digest",)))
         program = ("kairode", "fit", config.source)
         usual_fit = dataclasses.replace(fit_preset(config.source), table=config.table and TableConfig())
-        return command_line(program, config, usual_fit, omit=omit, flat=FLAT)
+        return command_line(program, config, usual_fit, omit=omit, flat=FIT_FLAT)
     if isinstance(config, OfflineRunConfig):
         usual_run = dataclasses.replace(OfflineRunConfig(config.source), table=config.table and TableConfig())
         program = ("kairode", "learn", config.source)
-        return command_line(program, config, usual_run, omit=("source", "digest"), flat=FLAT)
+        return command_line(program, config, usual_run, omit=("source", "digest"), flat=LEARN_FLAT)
     if isinstance(config, DynaConfig):
         return command_line(("kairode", "dyna", config.env), config, dyna_preset(config.env), omit=("env",))
     if isinstance(config, MPCConfig):

@@ -39,6 +39,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 caption { text-align: left; padding: .4rem .6rem; caption-side: bottom; }
 th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+th.wrap, td.wrap { text-align: left; white-space: normal; min-width: 14rem; }
 tr.mark td { font-weight: 650; }
 td small { display: block; color: var(--soft); font-weight: 400; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem;

@@ -191,7 +191,8 @@ def _html_row(table: Table, row: Row) -> str:
 def _html_cell(tag: str, column: Column, inside: str) -> str:
     align = f' style="text-align: {column.align}"' if column.align else ""
     scope = ' scope="col"' if tag == "th" else ""
-    return f"<{tag}{scope}{align}>{inside}</{tag}>"
+    wrap = ' class="wrap"' if column.wrap else ""
+    return f"<{tag}{scope}{wrap}{align}>{inside}</{tag}>"
 
 
 def _html_text(text: str, best: bool) -> str:

@@ -85,7 +85,6 @@ def print_offline(record: dict[str, Any]) -> None:
         agreement = record["figures"]["differences"]["agreement"]
         say(f"The policy chooses what was done in {agreement:.0%} of the decisions:")
         print_table(table)
-    say(*(f"Warning: {text}." for text in record["figures"]["estimates"]["warnings"]))
 
 
 def estimate_table(record: dict[str, Any]) -> Table:
@@ -249,7 +248,7 @@ def _advice_section(record: dict[str, Any]) -> str:
     words = "The history of a test episode, and the course that the models predict under the advised action."
     return page.section(
         "Advice for one episode",
-        page.paragraph(found["text"]),
+        *_list(found["text"].splitlines()),
         page.picture(advice_figure(found), "advice", words),
     )
 
