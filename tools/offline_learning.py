@@ -47,6 +47,7 @@ COLUMNS: dict[str, Any] = {
     "action": ["rti", "pi"],
     "reward": REWARD,
     "discount": 0.995,
+    "reward_missing": "carry",
 }
 TABLES = ("random", "blocks", "half", "mixture")
 MISSING = 0.3

@@ -36,6 +36,10 @@ class TableConfig:
     reward_row: Literal["decision", "end"] = "decision"
     """Whether the reward column's value stands in the row of the decision that earned it or in the row that ends its
     interval."""
+    reward_missing: Literal["refuse", "carry"] = "refuse"
+    """Where a reward expression needs a measurement that was not taken: refuse the table, or compute the reward from
+    the last value measured (the variable's median before the first). Where models compute the reward, they use their
+    own predictions."""
     terminal: str | None = None
     """Column that is true in the last row of an episode that terminated (death, failure). By default the column
     terminated; episodes without it are truncated: the record ended."""
@@ -58,6 +62,7 @@ class TableConfig:
         for name, values in (("missing", ("keep", "carry", "refuse")), ("same_time", ("refuse", "merge"))):
             _one_of(name, getattr(self, name), values)
         _one_of("reward_row", self.reward_row, ("decision", "end"))
+        _one_of("reward_missing", self.reward_missing, ("refuse", "carry"))
         for name in ("episode", "time", "terminal", "reward", "time_unit"):
             value = getattr(self, name)
             if not (isinstance(value, str) or (value is None and name not in ("episode", "time"))):

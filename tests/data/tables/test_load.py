@@ -378,6 +378,18 @@ def test_missing_values_in_a_reward_are_not_taken_for_true():
     np.testing.assert_array_equal(data.reward, [[-1, 1], [1, 0]])
 
 
+def test_rewards_of_missing_values_from_the_last_ones():
+    """The observations stay missing; the median stands before the first measurement."""
+    given = columns(E=[None, 1.0, None, 4.0, None], a=[1.0, 2.0, 3.0, 4.0, 5.0])
+    data = kairode.load_table(given, reward="E - 10 * before(E) + a", reward_missing="carry", ignore="reward")
+    np.testing.assert_array_equal(data.reward, [[1 - 25 + 2, 1 - 10 + 3], [4 - 40 + 5, 0]])
+    names = [one.name for one in data.spec.observations]
+    assert np.isnan(np.asarray(data.observation)[0, 0, names.index("E")])
+    assert any(note.startswith("3 rewards (100.0%) were computed from the last values") for note in data.spec.notes)
+    whole = kairode.load_table(columns(), reward="1 * a", reward_missing="carry", ignore="reward")
+    assert not any("rewards" in note for note in whole.spec.notes)
+
+
 def test_ignored_columns_have_no_role():
     data = kairode.load_table(columns(terminated=[0, 0, 1, 0, 0]), ignore=["reward", "terminated"])
     assert not data.reward.any()

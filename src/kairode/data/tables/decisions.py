@@ -8,6 +8,7 @@ import numpy as np
 from kairode.data.tables.columns import MISSING, categories, flags, is_empty, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext
 from kairode.data.tables.expression import BEFORE, INTERVAL, Columns, Expression
+from kairode.data.tables.observations import carry_forward
 from kairode.envs.core import Continuous, Discrete
 from kairode.errors import KairodeError
 from kairode.text import listed, short_name
@@ -210,8 +211,18 @@ def rewards_of(
                 "earned in the interval before, set reward_row to end."
             )
     else:
+        tau = rows.t[begins + 1] - rows.t[begins]
         before, after = ({name: x[place] for name, x in columns.items()} for place in (begins, begins + 1))
-        found[begins] = _computed(reward, before, after, rows.t[begins + 1] - rows.t[begins])
+        found[begins] = _computed(reward, before, after, tau)
+        if context.config.reward_missing == "carry":
+            carried = _carried(columns, {*context.observed}, rows)
+            before, after = ({name: x[place] for name, x in carried.items()} for place in (begins, begins + 1))
+            known, found[begins] = np.isfinite(found[begins]), _computed(reward, before, after, tau)
+            if not known.all():
+                context.notes.append(
+                    f"{(~known).sum():,} rewards ({(~known).mean():.1%}) were computed from the last values measured, "
+                    "since a measurement is missing."
+                )
         if context.filled:
             context.notes.append("Rewards were computed from filled values where measurements are missing.")
     column = context.config.reward or "reward"
@@ -224,9 +235,21 @@ def rewards_of(
             bad,
             column,
             "the reward of the decision in this row is missing or not finite: correct what it depends on"
-            + (", or carry values forward (missing: carry)" if isinstance(reward, Expression) else ""),
+            + (
+                ", or compute it from the last values measured (reward_missing: carry)"
+                if isinstance(reward, Expression)
+                else ""
+            ),
         )
     return np.where(bad, 0.0, found)
+
+
+def _carried(columns: Columns, observed: set[str], rows: SortedRows) -> Columns:
+    """With the last values measured in place of missing measurements."""
+    return {
+        name: carry_forward(x, rows)[0] if name in observed and np.isnan(x).any() and not np.isnan(x).all() else x
+        for name, x in columns.items()
+    }
 
 
 def _computed(reward: Reward, before: Columns, after: Columns, tau: np.ndarray) -> np.ndarray:

@@ -62,7 +62,7 @@ def load_table(source: Any, *, reward: str | Reward | None = None, **columns: An
         reward: a column, an expression of columns (see `TableConfig.reward`), or a function of the columns at the
             decisions, those at the ends of their intervals, and the intervals, all as arrays.
         columns: fields of `kairode.config.tables.TableConfig`: episode, time, time_unit, action, controls, reward_row,
-            terminal, static, categorical, ignore, missing, same_time, discount.
+            reward_missing, terminal, static, categorical, ignore, missing, same_time, discount.
 
     Example: `kairode.load_table("visits.csv", episode="subject", time="when", action="drug", static=["age"])`
     """

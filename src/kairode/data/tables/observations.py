@@ -101,6 +101,17 @@ def fill_static(context: TableContext, observed: Observed, rows: SortedRows) -> 
         observed[name] = _replace(column, fixed[rows.episode])
 
 
+def carry_forward(column: np.ndarray | Categories, rows: SortedRows) -> tuple[np.ndarray | Categories, int]:
+    """The last value of the episode in place of missing ones, and how many have none before them: these become the
+    column's median or most frequent value."""
+    lost, values = _missing(column), column.codes if isinstance(column, Categories) else column
+    place = np.maximum.accumulate(np.where(lost & ~rows.first, 0, np.arange(len(lost))))
+    none = lost[place]
+    known = values[~lost]
+    usual = np.bincount(known).argmax() if isinstance(column, Categories) else np.median(known)
+    return _replace(column, np.where(none, usual, values[place])), int(none.sum())
+
+
 def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) -> None:
     """Keep missing values, carry the last one of the episode forward, or refuse them."""
     filled = early = kept = 0
@@ -119,13 +130,8 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
         elif context.config.missing == "keep":
             kept += int(lost.sum())
         else:
-            values = column.codes if isinstance(column, Categories) else column
-            place = np.maximum.accumulate(np.where(lost & ~rows.first, 0, np.arange(len(lost))))
-            none = lost[place]  # nothing was measured before
-            known = values[~lost]
-            usual = np.bincount(known).argmax() if isinstance(column, Categories) else np.median(known)
-            observed[name] = _replace(column, np.where(none, usual, values[place]))
-            filled, early = filled + int(lost.sum()), early + int(none.sum())
+            observed[name], none = carry_forward(column, rows)
+            filled, early = filled + int(lost.sum()), early + none
     if kept:
         part = kept / (len(rows.t) * len(observed))
         context.notes.append(f"{kept:,} missing values ({part:.1%}) are kept as missing.")
