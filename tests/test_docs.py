@@ -23,6 +23,7 @@ HOW_TO = (
     "docs/add-a-planner.md",
     "docs/gpu-and-ray.md",
     pytest.param("docs/dosing-example.md", marks=pytest.mark.slow),
+    pytest.param("docs/from-a-table.md", marks=pytest.mark.slow),
     pytest.param("docs/scaling.md", marks=pytest.mark.slow),
 )
 """Pages whose Python is run."""

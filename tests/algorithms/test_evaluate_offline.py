@@ -13,6 +13,7 @@ from kairode.agents.behavior import fit_behavior, policy_probabilities
 from kairode.agents.importance import (
     bootstrap_counts,
     cumulative_ratios,
+    decisions_with_weight,
     doubly_robust,
     effective_sample_size,
     per_decision,
@@ -147,6 +148,17 @@ def test_where_no_weight_is_left_there_is_no_estimate() -> None:
     found = per_decision(ratios, np.full((2, 2), 5.0), np.ones((2, 2))).estimate(np.array([[2.0, 0.0], [1.0, 1.0]]))
     assert np.isnan(found[0])
     assert found[1] == 10.0
+
+
+def test_where_no_weight_is_left_values_stand_uncorrected() -> None:
+    """By hand: of two episodes of three decisions, the policy does what only the first one does, and that once."""
+    mask, ones = np.ones((2, 3), bool), np.ones((2, 3))
+    ratios = cumulative_ratios(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), 0.5 * ones, mask)
+    rewards, discounts = np.array([[5.0, 7.0, 7.0], [6.0, 7.0, 7.0]]), np.array([[1.0, 0.9, 0.8], [1.0, 0.5, 0.4]])
+    q, v = np.array([[4.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.array([[3.0, 20.0, 50.0], [2.0, 30.0, 60.0]])
+    found = doubly_robust(ratios, rewards, discounts, q, v, mask).estimate(np.ones((1, 2)))
+    np.testing.assert_allclose(found, (3 + 2) / 2 + (5 - 4) + 0.9 * 20)
+    assert decisions_with_weight(ratios) == 1
 
 
 def test_doubly_robust_estimates() -> None:

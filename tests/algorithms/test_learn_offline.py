@@ -9,8 +9,8 @@ import pytest
 
 import kairode
 from kairode.algorithms import learn_offline
-from kairode.algorithms.evaluate_offline import Effort
-from kairode.algorithms.learn_offline import choose_offline, evenly_spaced
+from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
+from kairode.algorithms.learn_offline import Candidate, choose_offline, evenly_spaced, rank_candidates
 from kairode.config.offline import OfflineConfig
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError, KairodeWarning
@@ -97,6 +97,41 @@ def test_a_discount_of_one_without_ends_is_said() -> None:
     with pytest.warns(KairodeWarning, match="values have no bound"):
         policy = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
     assert policy.spec.discount < 1
+
+
+def estimated(name: str, records: tuple[float, float], model: tuple[float, float] | None = None) -> Candidate:
+    none = Estimate(float("nan"), float("nan"), float("nan"))
+    found = {"fitted_q": Estimate(sum(records) / 2, *records), "doubly_robust": none}
+    if model is not None:
+        found["model"] = Estimate(sum(model) / 2, *model)
+    return Candidate(name, None, OfflineEvaluation(found, none, 0.0, 1.0))
+
+
+def test_records_decide_and_then_the_models() -> None:
+    """What the records show to be worse is behind, however good the models find it; a wide interval shows nothing."""
+    found = rank_candidates(
+        [
+            estimated("likely", (1.0, 3.0), (5.0, 6.0)),
+            estimated("behind", (0.2, 0.9), (90.0, 99.0)),
+            estimated("unsure", (-50.0, 80.0), (2.0, 400.0)),
+            estimated("modest", (0.9, 1.1), (3.0, 4.0)),
+        ]
+    )
+    assert [one.name for one in found] == ["likely", "modest", "unsure", "behind"]
+    alone = rank_candidates([estimated("wide", (-5.0, 9.0)), estimated("narrow", (1.0, 2.0))])
+    assert [one.name for one in alone] == ["narrow", "wide"]
+    unknown = float("nan")
+    assert rank_candidates([estimated("none", (unknown, unknown)), *alone])[-1].name == "none"
+
+
+def test_the_replay_buffer_has_the_records(data: Trajectory) -> None:
+    """All of them and room for what is imagined, unless that would be too much."""
+    models = [object()]  # not used
+    config = OfflineConfig(decisions=3000)
+    problem = learn_offline._Problem(data, kairode.learn_task(data, members=1), models, None, config, 0)  # type: ignore[arg-type]
+    settings, rows = learn_offline._replay(problem, agents=2)
+    assert len(rows.action) == data.decisions
+    assert settings.replay_capacity == data.decisions + 3000
 
 
 def test_episodes_are_held_out_evenly() -> None:

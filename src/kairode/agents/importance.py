@@ -21,11 +21,11 @@ class Contributions(NamedTuple):
     weights: Steps
     """w_ik."""
 
-    def estimate(self, counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
-        """Of each of b samples, which hold every episode so many times; NaN for a sample in which no episode has any
-        weight left at some decision."""
+    def estimate(self, counts: Float[np.ndarray, "b n"], *, unknown: float = np.nan) -> Float[np.ndarray, " b"]:
+        """Of each of b samples, which hold every episode so many times. Where no episode of a sample has any weight
+        left, a decision contributes `unknown`."""
         total = counts @ self.weights
-        return np.divide(counts @ self.weighted, total, out=np.full_like(total, np.nan), where=total > 0).sum(1)
+        return np.divide(counts @ self.weighted, total, out=np.full_like(total, unknown), where=total > 0).sum(1)
 
 
 def cumulative_ratios(target: Steps, behavior: Steps, mask: Any) -> Steps:
@@ -44,7 +44,10 @@ def per_decision(ratios: Steps, rewards: Steps, discounts: Steps) -> Contributio
 
 
 class DoublyRobust(NamedTuple):
-    """Weighted doubly robust estimate (Thomas and Brunskill 2016): values of a model, corrected where it is wrong."""
+    """Weighted doubly robust estimate (Thomas and Brunskill 2016): values of a model, corrected where it is wrong.
+
+    From the first decision on at which no episode has any weight left, the value V there stands uncorrected.
+    """
 
     values: Contributions
     """gamma^t_k V(s_k) with the weights of the decision before."""
@@ -52,7 +55,7 @@ class DoublyRobust(NamedTuple):
     """gamma^t_k (r_k - Q(s_k, a_k))."""
 
     def estimate(self, counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
-        return self.values.estimate(counts) + self.corrections.estimate(counts)
+        return self.values.estimate(counts, unknown=0.0) + self.corrections.estimate(counts, unknown=0.0)
 
 
 def doubly_robust(ratios: Steps, rewards: Steps, discounts: Steps, q: Steps, v: Steps, mask: Any) -> DoublyRobust:
@@ -60,6 +63,12 @@ def doubly_robust(ratios: Steps, rewards: Steps, discounts: Steps, q: Steps, v: 
     before = np.concatenate([np.ones((len(ratios), 1)), ratios[:, :-1]], axis=1)
     values = Contributions(before * discounts * v * mask, before)
     return DoublyRobust(values, Contributions(ratios * discounts * (rewards - q) * mask, ratios))
+
+
+def decisions_with_weight(ratios: Steps, least: float = 1.0) -> int:
+    """Decisions up to which the effective sample size is at least `least`."""
+    enough = effective_sample_size(ratios) >= least
+    return len(enough) if enough.all() else int(np.argmin(enough))
 
 
 def effective_sample_size(ratios: Steps) -> Float[np.ndarray, " T"]:

@@ -16,6 +16,7 @@ from kairode.agents.importance import (
     DoublyRobust,
     bootstrap_counts,
     cumulative_ratios,
+    decisions_with_weight,
     doubly_robust,
     effective_sample_size,
     per_decision,
@@ -217,9 +218,11 @@ def _from_records(
     size = float(effective_sample_size(ratios)[max(int(np.median(data.length)) - 1, 0)])
     said = []
     if size < FEW_EFFECTIVE:
+        until = decisions_with_weight(ratios, FEW_EFFECTIVE)
         said.append(
-            f"importance sampling and its doubly robust form rest on {size:.1f} of {len(data):,} episodes: the policy "
-            "differs too much from what was done, or episodes are too long, for them to be trusted"
+            f"importance sampling rests on {size:.1f} of {len(data):,} episodes: the policy differs too much from what "
+            f"was done, or episodes are too long, for it to be trusted. From decision {until + 1:,} on, the doubly "
+            f"robust estimate rests on less than {FEW_EFFECTIVE:g} episodes and so on the values of fitted Q evaluation"
         )
     if rare > OFTEN:
         said.append(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior
+from kairode.agents.dqn import ReplayTransition
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.fitted_q import value_bounds
 from kairode.agents.network import ReLUNetwork
@@ -21,7 +22,7 @@ from kairode.agents.offline_q import OfflineSettings, train_offline_q
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import ActionSupport
 from kairode.agents.train_loop import train_agents
-from kairode.agents.train_step import TrainingBatch, transitions_from_data
+from kairode.agents.train_step import TrainingBatch, init_train_state, transitions_from_data, with_transitions
 from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, evaluate_offline
 from kairode.algorithms.fit import digest
 from kairode.algorithms.learn_offline_controls import learn_controls
@@ -42,6 +43,8 @@ from kairode.trees import one, stack
 
 STARTS = 4096
 """Initial observations of imagined episodes; constant, so that programs compile once."""
+MOST_RECORDS, REPLAY_BYTES = 75_000, 2**30
+"""Transitions of the records in the replay buffers of imagination, and the size of all buffers, at most."""
 LEAST_HELD_OUT = 3
 
 
@@ -82,8 +85,7 @@ def learn_offline(
     In the imagination of an ensemble, with a penalty on its disagreement, an end where it is too large, or only the
     actions that the records support; and from the records alone (Q-learning, BCQ, CQL), all with discount gamma^tau.
     Continuous actions: actors with behaviour cloning (TD3+BC), with and without models.
-    What is best for these records is chosen by off-policy estimates (`OfflineEvaluation.lower_bound`) from held-out
-    episodes.
+    What is best for these records is chosen by off-policy estimates from held-out episodes (`rank_candidates`).
 
     Args:
         models: fitted to these data, by `kairode.fit(.., seeds=5)`; None learns from the records alone.
@@ -153,12 +155,36 @@ def choose_offline(
             )
         estimated.append(Candidate(name, policy, estimates))
     callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
-    return OfflineResult(tuple(sorted(estimated, key=_rank, reverse=True)))
+    return OfflineResult(rank_candidates(estimated))
 
 
-def _rank(candidate: Candidate) -> float:
-    bound = np.nan if candidate.estimates is None else candidate.estimates.lower_bound
-    return bound if np.isfinite(bound) else -np.inf
+def rank_candidates(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The best first: the records decide as far as they can, then the models.
+
+    A candidate is behind if all its estimates from the records (fitted Q, doubly robust) are below what the lowest one
+    of another candidate is at least. Among the others, which the records cannot tell apart, the best has the highest
+    lower end of the return in the models; without models, the highest lower end from the records.
+    """
+    low, high = np.array([_from_records_alone(one) for one in candidates]).T
+    models = np.array([_in_models_at_least(one) for one in candidates])
+    level = np.where(np.isfinite(models), models, -np.inf) if np.isfinite(models).any() else low
+    behind = high < low.max()
+    order = np.lexsort((-low, -level, behind))
+    return tuple(candidates[i] for i in order)
+
+
+def _from_records_alone(candidate: Candidate) -> tuple[float, float]:
+    """The lowest lower and the highest upper end of estimates from the records; -inf without any."""
+    assert candidate.estimates is not None
+    found = [one for name, one in candidate.estimates.estimates.items() if name in ("fitted_q", "doubly_robust")]
+    known = [one for one in found if np.isfinite([one.low, one.high]).all()]
+    return min((one.low for one in known), default=-np.inf), max((one.high for one in known), default=-np.inf)
+
+
+def _in_models_at_least(candidate: Candidate) -> float:
+    assert candidate.estimates is not None
+    found = candidate.estimates.estimates.get("model")
+    return np.nan if found is None else found.low
 
 
 def _held_out(data: Trajectory, fraction: float) -> np.ndarray:
@@ -241,6 +267,7 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
     batch = TrainingBatch(stack(envs), Own(), IdentityEncoder(), len(envs))
     every, found = max(1, config.decisions // config.stops), []
     seeds = [problem.seed] * len(envs)
+    settings, records = _replay(problem, len(envs))
     training = train_agents(
         [batch],
         settings,
@@ -253,6 +280,7 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
         },
         validate_every=every,
         decisions=every * config.stops,
+        initial_state=with_transitions(init_train_state([batch], settings, config.decisions, seeds), records),
         snapshots=True,
         folder=folder,
         callback=callback,
@@ -263,6 +291,23 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
         for i, (name, recipe) in enumerate(recipes.items()):
             found.append((f"{name} {k + 1}/{config.stops}", problem.policy(one(one(training.snapshots, i), k), recipe)))
     return found
+
+
+def _replay(problem: _Problem, agents: int) -> tuple[DQNConfig, ReplayTransition]:
+    """Settings with a replay buffer for the transitions of the records and all imagined ones, and the former.
+
+    What the records show is then learned from them, and they remain where imagination ends. A buffer that would be too
+    large has half of each, and forgets the oldest.
+    """
+    data, decisions = problem.data, problem.config.decisions
+    row = 4 * (2 * len(data.spec.observations) + 3)
+    most = max(problem.settings.replay_capacity, REPLAY_BYTES // (row * agents))
+    capacity = min(min(data.decisions, MOST_RECORDS) + decisions, most)
+    settings = dataclasses.replace(problem.settings, replay_capacity=max(capacity, problem.settings.batch_size))
+    room = dataclasses.replace(
+        settings, replay_capacity=2 * min(MOST_RECORDS, max(capacity - decisions, capacity // 2))
+    )
+    return settings, transitions_from_data(room, data, problem.task.spec)
 
 
 def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[PessimisticEnv]:

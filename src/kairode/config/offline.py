@@ -31,9 +31,9 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "ensemble": Recipe(),
-    "disagreement-penalty": Recipe(penalty=10.0),
-    "disagreement-limit": Recipe(penalty=1.0, limit=3.0, margin=0.2),
-    "action-support": Recipe(penalty=1.0, support=0.1, margin=0.2),
+    "disagreement-penalty": Recipe(penalty=10.0, limit=10.0),
+    "disagreement-limit": Recipe(penalty=1.0, limit=3.0),
+    "action-support": Recipe(penalty=1.0, limit=3.0, support=0.02),
     "q-learning": Recipe(model=False),
     "bcq": Recipe(model=False, support=0.3),
     "cql": Recipe(model=False, cql=1.0),
