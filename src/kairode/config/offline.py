@@ -31,7 +31,7 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "ensemble": Recipe(),
-    "disagreement-penalty": Recipe(penalty=10.0, limit=10.0),
+    "disagreement-penalty": Recipe(penalty=10.0, limit=7.0),
     "disagreement-limit": Recipe(penalty=1.0, limit=3.0),
     "action-support": Recipe(penalty=1.0, limit=3.0, support=0.02),
     "q-learning": Recipe(model=False),
