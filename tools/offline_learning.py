@@ -8,8 +8,8 @@
 
 The simulator makes the tables and, at the very end, tells the truth; nothing is learned from it or chosen by it. The
 recipes of `kairode.learn_offline`, and how it chooses among them, were developed on other tables of these four kinds
-(`TABLE_SEED = 400_000`), with the true returns of policies that were learned from these. Each step skips what is already in the folder. d3rlpy needs a virtual environment of its own (`pip install torch==2.13.0
-d3rlpy`): tools/offline_peers.py.
+(`TABLE_SEED = 400_000`), with the true returns of the policies learned from these. Each step skips what is already in
+the folder. d3rlpy needs a virtual environment of its own (`pip install torch==2.13.0 d3rlpy`): tools/offline_peers.py.
 """
 
 import argparse
