@@ -83,7 +83,9 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few episodes and iterations; episodes of HIV last for sixty days."""
     few = {"episodes": 2}
     dyna = {"initial_episodes": 10, "ensemble_size": 2, "fit_iterations": 4, "imagined_episodes": 4, "rounds": 1}
+    offline = {"decisions": 300, "updates": 500, "stops": 1}
     small = {"collect": {"episodes": 12}, "fit": {"iterations": 2}, "learn": few, "evaluate": few, "train_dyna": dyna}
+    small["learn_offline"] = offline
     for name, options in small.items():
         whole = getattr(kairode, name)
         monkeypatch.setattr(kairode, name, lambda *a, _whole=whole, _small=options, **k: _whole(*a, **{**k, **_small}))

@@ -39,6 +39,7 @@ from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import decision_observations, make_model_env, obs_range
 from kairode.planning.pessimism import PessimisticEnv, data_disagreement
+from kairode.text import listed
 from kairode.trees import one, stack
 
 STARTS = 4096
@@ -139,6 +140,7 @@ def choose_offline(
         problem = _Problem(train, task, members, fit_behavior(train, seed=seed, history=False), config, seed)
         found: list[tuple[str, Any]] = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
     else:
+        _check_controls(config)
         found = learn_controls(members or None, train, task=task, seed=seed, callback=callback, folder=folder)
     if not found:
         raise KairodeError("no recipe is left: those in imagination need models, so pass some or choose others.")
@@ -156,6 +158,18 @@ def choose_offline(
         estimated.append(Candidate(name, policy, estimates))
     callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
     return OfflineResult(rank_candidates(estimated))
+
+
+def _check_controls(config: OfflineConfig) -> None:
+    """Raise for settings that continuous actions do not have."""
+    plain = dataclasses.replace(OfflineConfig(), held_out=config.held_out)
+    given = [
+        field.name for field in dataclasses.fields(plain) if getattr(config, field.name) != getattr(plain, field.name)
+    ]
+    if given:
+        raise KairodeError(
+            f"{listed(given)}: settings for named actions, and these actions are continuous: leave them out."
+        )
 
 
 def rank_candidates(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
