@@ -5,6 +5,7 @@
     python tools/offline_learning.py export FOLDER half                 # for tools/offline_peers.py
     python tools/offline_learning.py peers FOLDER half                  # true returns of what that learned
     python tools/offline_learning.py record FOLDER                      # writes results/offline-learning.json
+    python tools/offline_learning.py table                              # the tables of docs/results.md
 
 The simulator makes the tables and, at the very end, tells the truth; nothing is learned from it or chosen by it. The
 recipes of `kairode.learn_offline`, and how it chooses among them, were developed on other tables of these four kinds
@@ -24,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 import kairode
 from kairode.agents.network import ReLUNetwork
@@ -34,7 +36,7 @@ from kairode.data.trajectory import Trajectory, carried_forward, join
 from kairode.envs.hiv import LOG_MEAN, LOG_STD, MARKERS
 from kairode.files import save_json
 from kairode.result import rounded
-from kairode.runs.record import commit, machine, make_record
+from kairode.runs.record import commit, machine, make_record, read_record
 from kairode.stats import mean, std
 
 ROOT = Path(__file__).parents[1]
@@ -240,6 +242,26 @@ def best_of(candidates: list[dict[str, Any]], names: Any) -> float:
     return next(one["true"]["mean"] for one in candidates if one["name"].split()[0] in names)
 
 
+def estimate_quality(each: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Estimates of all candidates against their true returns, means over seeds: rank correlations of the mean and of
+    the lower end, share of the intervals that cover the truth, and what the chosen candidate returns of the best."""
+    found: dict[str, Any] = {}
+    for name in ("fitted_q", "doubly_robust", "model"):
+        rows = []
+        for candidates in each:
+            true = np.array([one["true"]["mean"] for one in candidates])
+            low, middle, high = (
+                np.array([one["estimates"][name][end] for one in candidates], np.float64)
+                for end in ("low", "mean", "high")
+            )
+            ranks = [stats.spearmanr(true, x, nan_policy="omit").statistic for x in (middle, low)]
+            rows.append((*ranks, np.mean((low <= true) & (true <= high))))
+        figures = zip(("rank_correlation", "rank_correlation_low", "coverage"), np.mean(rows, 0), strict=True)
+        found[name] = {key: float(value) for key, value in figures}
+    chosen = [one[0]["true"]["mean"] / max(candidate["true"]["mean"] for candidate in one) for one in each]
+    return {**found, "chosen_of_best": {"mean": mean(chosen), "each": chosen}}
+
+
 def make_the_record(folder: Path) -> None:
     """All tables: what was done, ours, ours by recipe, d3rlpy's."""
     figures: dict[str, Any] = {}
@@ -261,6 +283,7 @@ def make_the_record(folder: Path) -> None:
             "behavior": json.loads((folder / f"{table.removesuffix('-missing')}.json").read_text())["behavior"],
             "rows": {name: {"mean": mean(x), "std": std(x), "each": x} for name, x in rows.items()},
             "chosen": [one[0]["name"] for one in each],
+            "estimates": estimate_quality(each),
             "best": [max(candidate["true"]["mean"] for candidate in one) for one in each],
             "seconds": [one["seconds"] for one in found],
             "made": sorted({json.dumps([one["commit"], one["machine"]]) for one in found}),
@@ -271,16 +294,44 @@ def make_the_record(folder: Path) -> None:
     save_json(RECORD, make_record("offline", config, rounded(figures), command=command, seconds=0.0))
 
 
+def print_tables() -> None:
+    """The tables of docs/results.md, from the record; returns in 1e7."""
+    figures = read_record(RECORD)["figures"]
+    names = list(dict.fromkeys(name for one in figures.values() for name in one["rows"]))
+    print("| table | what was done |", *(f"{name} |" for name in names))
+    print("|---|---|" + "---|" * len(names))
+    for table, one in figures.items():
+        cells = [f"{one['behavior'] / 1e7:.2f}", *(_cell(one["rows"].get(name)) for name in names)]
+        print(f"| {table} |", *(f"{cell} |" for cell in cells))
+    print("\n| table | estimates by | rank correlation: mean, lower end | intervals that cover | chosen, of the best |")
+    print("|---|---|---|---|---|")
+    for table, one in figures.items():
+        found = one["estimates"]
+        for name in ("fitted_q", "doubly_robust", "model"):
+            ranks = f"{found[name]['rank_correlation']:.2f}, {found[name]['rank_correlation_low']:.2f}"
+            chosen = f"{found['chosen_of_best']['mean']:.0%}" if name == "fitted_q" else ""
+            print(f"| {table if chosen else ''} | {name} | {ranks} | {found[name]['coverage']:.0%} | {chosen} |")
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    spread = f" ± {row['std'] / 1e7:.1f}" if len(row["each"]) > 1 else ""
+    return f"{row['mean'] / 1e7:.1f}{spread}"
+
+
 def main() -> None:
     """One step of the study."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("tables", "ours", "export", "peers", "record"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("step", choices=("tables", "ours", "export", "peers", "record", "table"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("."))
     parser.add_argument("table", nargs="?", choices=[f"{name}{kind}" for name in TABLES for kind in ("", "-missing")])
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    if given.step == "tables":
+    if given.step == "table":
+        print_tables()
+    elif given.step == "tables":
         make_tables(given.folder)
     elif given.step == "ours":
         learn_ours(given.folder, given.table, given.seed)

@@ -68,7 +68,7 @@ class Advice:
         lines = [
             f"at {short_number(self.time)} {unit}: {short_name(action)}",
             f"next visit: in {short_number(self.next_visit)} {unit}, at {short_number(self.next_time)}",
-            f"values: {_listed(self.values)}",
+            f"values: {_listed(self.values, ': ', '; ')}",
             f"expected then (90 % of the models): {self._expected()}",
         ]
         lines += [f"unlike the data: {visible(text)}" for text in self.reasons]
@@ -118,19 +118,18 @@ class ManyAdvice:
     """None if there are no data to compare with."""
 
 
-def listed_words(words: list[str]) -> str:
+def listed_words(words: list[str], mark: str = ", ") -> str:
     """The first texts, and how many more there are."""
     more = f" and {len(words) - MOST:,} more" if len(words) > MOST else ""
-    return ", ".join(words[:MOST]) + more
+    return mark.join(words[:MOST]) + more
 
 
-def _listed(values: Mapping[str, float]) -> str:
-    return listed_words(
-        [
-            f"{short_name(name)} {'not supported' if math.isnan(value) else short_number(value)}"
-            for name, value in values.items()
-        ]
-    )
+def _listed(values: Mapping[str, float], between: str = " ", mark: str = ", ") -> str:
+    words = [
+        f"{short_name(name)}{between}{'not supported' if math.isnan(value) else short_number(value)}"
+        for name, value in values.items()
+    ]
+    return listed_words(words, mark)
 
 
 def finite(values: Any) -> Any:

@@ -114,7 +114,7 @@ def difference_table(record: dict[str, Any]) -> Table | None:
             for variable, state in one["states"].items()
             if abs(state["apart"]) > 0.2
         )
-        done = ", ".join(f"{short_name(other)} {count:,}" for other, count in list(one["done_instead"].items())[:3])
+        done = "; ".join(f"{short_name(other)} ({count:,})" for other, count in list(one["done_instead"].items())[:3])
         rows.append([short_name(name), f"{one['records']:.1%}", f"{one['policy']:.1%}", "; ".join(states), done])
     wide = [Column(head, wrap=True) for head in ("where the policy chooses it", "done there instead")]
     return Table.of(["action", "records", "policy", *wide], rows)
