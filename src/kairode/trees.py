@@ -71,3 +71,8 @@ def alone(tree: T) -> T:
 def choose(condition: Any, yes: T, no: T) -> T:
     """Select one of two trees by a traced scalar."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+def is_finite(tree: Any) -> bool:
+    """Whether all numbers of a tree are finite."""
+    return all(bool(np.isfinite(np.asarray(x)).all()) for x in jax.tree.leaves(tree))

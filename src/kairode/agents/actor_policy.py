@@ -33,9 +33,9 @@ def controls(spec: Spec, action: Any) -> Any:
 
 
 def actions(spec: Spec, control: Any) -> Any:
-    """The inverse of `controls`."""
+    """The inverse of `controls`; 0 for an action that is constant."""
     middle, reach = bounds(spec, control)
-    return (control - middle) / reach
+    return (control - middle) / np.where(reach > 0, reach, 1)
 
 
 class PreviousObs(NamedTuple):

@@ -54,6 +54,28 @@ class IdentityEncoder(ObsEncoder):
         return memory
 
 
+class StandardizedEncoder(ObsEncoder):
+    """The observation less `mean`, in units of `std`: what networks learn from is then of size 1, whatever its units.
+
+    `ReLUNetwork.on_inputs` makes a network of plain observations from one that was trained with it.
+    """
+
+    mean: Float[Array, "*agents f"]
+    std: Float[Array, "*agents f"]
+
+    def size(self, spec: Spec) -> int:
+        return len(spec.observations)
+
+    def start(self, spec: Spec, *, key: Key[Array, ""]) -> Memory:
+        return ()
+
+    def encode(self, memory: Memory, obs: Obs, elapsed: Tau) -> tuple[Features, Memory]:
+        return (obs - self.mean) / self.std, memory
+
+    def remember(self, memory: Memory, obs: Obs, action: Action) -> Memory:
+        return memory
+
+
 class LatentMemory(NamedTuple):
     """A latent state with the last observation and action."""
 

@@ -149,6 +149,16 @@ def lasting_bounds(data: Trajectory) -> tuple[float, float]:
     return more * low, more * high
 
 
+def least_value(data: Trajectory) -> float:
+    """A value below all that the data show, also of going on for ever where records were cut off: that of the worst
+    episode's rewards per unit of time, forever."""
+    spec, low = data.spec, lasting_bounds(data)[0]
+    if not np.any(data.truncated) or spec.discount >= 1:
+        return low
+    rates = np.asarray(data.undiscounted, np.float64) / np.maximum(data.time[:, -1] / spec.tick, 1.0)
+    return min(low, float(rates.min()) / (1 - spec.discount))
+
+
 def _scale(data: Trajectory) -> float:
     """Size of the returns, so that networks learn numbers of about 1."""
     returns = np.abs(data.discounted)

@@ -6,6 +6,7 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 NARROW = 32
@@ -59,6 +60,15 @@ class ReLUNetwork(eqx.Module):
             tuple(uniform(key, pair[::-1], bound) for key, pair, bound in zip(keys[::2], pairs, bounds, strict=True)),
             tuple(uniform(key, pair[1:], bound) for key, pair, bound in zip(keys[1::2], pairs, bounds, strict=True)),
         )
+
+    def on_inputs(self, mean: Float[np.ndarray, " f"], std: Float[np.ndarray, " f"]) -> "ReLUNetwork":
+        """The same function of inputs x as this one of (x - mean) / std: W ((x - mean) / std) + b, in double precision,
+        as the first layer."""
+        weight, bias = (np.asarray(x[0], np.float64) for x in (self.weights, self.biases))
+        first = weight / std
+        kind = self.weights[0].dtype
+        weights = (jnp.asarray(first, kind), *self.weights[1:])
+        return ReLUNetwork(weights, (jnp.asarray(bias - first @ mean, kind), *self.biases[1:]))
 
     def __call__(self, features: Float[Array, "*batch f"]) -> Float[Array, "*batch a"]:
         x = features.reshape(-1, features.shape[-1])

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 
 from kairode.agents.dqn import ReplayTransition, huber, td_target
 from kairode.agents.network import ReLUNetwork
-from kairode.agents.support import ActionSupport
+from kairode.agents.support import ActionSupport, BehaviorPolicy
+from kairode.callbacks import Callback, Progress, no_callback
 
 CHUNK, BATCH = 500, 256
 LEARNING_RATE, POLYAK = 1e-3, 0.01
@@ -51,26 +52,30 @@ def offline_loss(
 
 def train_offline_q(
     data: ReplayTransition,
-    support: ActionSupport,
+    behavior: BehaviorPolicy,
     settings: OfflineSettings,
     *,
     hidden: tuple[int, ...],
     iterations: int,
     snapshots: int,
     seed: int,
+    callback: Callback = no_callback,
 ) -> ReLUNetwork:
-    """Q-networks of every agent at evenly spaced times of the training, [snapshots, agents, ..]."""
-    agents, actions = len(settings.cql), len(support.behavior.spec.actions.names)
+    """Q-networks of every agent at evenly spaced times of the training, [snapshots, agents, ..]; `behavior` is a
+    function of the same features."""
+    agents, actions = len(settings.cql), len(behavior.spec.actions.names)
     sizes = (data.features.shape[1], *hidden, actions)
     keys = jnp.stack([jax.random.key(seed)] * agents)
     q = eqx.filter_vmap(lambda key: ReLUNetwork.new(*sizes, key=key))(keys)
     target, state = q, jax.vmap(optax.adam(LEARNING_RATE).init)(q)
-    rng, each, kept = np.random.default_rng([seed, 3]), max(1, iterations // CHUNK // snapshots), []
-    for chunk in range(each * snapshots):
-        batches = jnp.asarray(rng.integers(0, len(data.reward), (CHUNK, BATCH)))
-        q, target, state = _advance(q, target, state, data, support, settings, batches)
-        if (chunk + 1) % each == 0:
-            kept.append(q)
+    rng, each, kept = np.random.default_rng([seed, 3]), max(1, iterations // snapshots), []
+    for stop in range(snapshots):
+        for first in range(0, each, CHUNK):
+            callback(Progress("learning from the records", stop * each + first, each * snapshots))
+            batches = jnp.asarray(rng.integers(0, len(data.reward), (min(CHUNK, each - first), BATCH)))
+            q, target, state = _advance(q, target, state, data, behavior, settings, batches)
+        kept.append(q)
+    callback(Progress("learning from the records", each * snapshots, each * snapshots))
     return jax.tree.map(lambda *x: jnp.stack(x), *kept)
 
 
@@ -80,12 +85,12 @@ def _advance(
     target: ReLUNetwork,
     state: Any,
     data: ReplayTransition,
-    support: ActionSupport,
+    behavior: BehaviorPolicy,
     settings: OfflineSettings,
     batches: Int[Array, "k n"],
 ) -> tuple[ReLUNetwork, ReLUNetwork, Any]:
     def agent(q: Any, target: Any, state: Any, threshold: Any, cql: Any) -> tuple[Any, Any, Any]:
-        own = ActionSupport(support.behavior, threshold)
+        own = ActionSupport(behavior, threshold)
 
         def step(carry: tuple[Any, Any, Any], batch: Int[Array, " n"]) -> tuple[tuple[Any, Any, Any], None]:
             q, target, state = carry

@@ -1,5 +1,7 @@
 """Which actions the data support: the behaviour policy b(a | s) as a network, and a threshold on it."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,11 @@ class BehaviorPolicy(eqx.Module):
         x = (features - jnp.broadcast_to(self.mean, features.shape)) / jnp.broadcast_to(self.std, features.shape)
         found = jax.nn.softmax(self.net(x))
         return (1 - LEAST) * found + LEAST * jnp.broadcast_to(self.marginal, found.shape)
+
+    def on_standardized(self, mean: Float[np.ndarray, " f"], std: Float[np.ndarray, " f"]) -> "BehaviorPolicy":
+        """The same probabilities as a function of standardised features."""
+        own = ((np.asarray(self.mean) - mean) / std, np.asarray(self.std) / std)
+        return dataclasses.replace(self, mean=jnp.asarray(own[0], jnp.float32), std=jnp.asarray(own[1], jnp.float32))
 
 
 class ActionSupport(eqx.Module):

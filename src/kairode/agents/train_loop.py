@@ -115,7 +115,8 @@ def train_agents(
         curve: list[dict[str, Any]] = session.earlier.get("curve", [])
         checked = False
         session.complete = session.resumable and _ended(state, decisions)
-        callback(_progress(stage, devices, state.train_state, {}, 0.0))
+        total = decisions if snapshots else None
+        callback(_progress(stage, devices, state.train_state, {}, 0.0, total))
         while not _ended(state, decisions):
             taken = int(state.train_state.decisions.max())
             some = min(chunk, validate_every - taken % validate_every)
@@ -127,13 +128,16 @@ def train_agents(
             if validate is not None and ((taken + some) % validate_every == 0 or _ended(state, decisions)):
                 state, figures = _validated(state, devices, validate)
                 curve.append(_point(devices, state.train_state, figures, session.seconds))
-            callback(_progress(stage, devices, state.train_state, figures, session.here))
+            callback(_progress(stage, devices, state.train_state, figures, session.here, total))
             checked = checked or _checked_rewards(devices, state.train_state, settings)
             stop, late = session.interrupted(), session.here > time_limit
             if session.due():
                 session.save(_together(devices, state), curve=curve)
             if stop and not _ended(state, decisions):
-                raise session.stop(f"in '{stage}' at episode {int(state.train_state.episodes.min()):,} of {episodes:,}")
+                at = f"episode {int(state.train_state.episodes.min()):,} of {episodes:,}"
+                if total is not None:
+                    at = f"decision {int(state.train_state.decisions.min()):,} of {total:,}"
+                raise session.stop(f"in '{stage}' at {at}")
             if late:
                 break
         state = _together(devices, state)
@@ -220,8 +224,14 @@ def _point(devices: AgentDevices, train_state: TrainState, figures: dict[str, An
 
 
 def _progress(
-    stage: str, devices: AgentDevices, train_state: TrainState, figures: dict[str, Any], seconds: float
+    stage: str,
+    devices: AgentDevices,
+    train_state: TrainState,
+    figures: dict[str, Any],
+    seconds: float,
+    decisions: int | None = None,
 ) -> Progress:
+    """In episodes, or in decisions if training ends after so many."""
     episodes = np.asarray(devices.together(train_state.episodes))
     totals = np.asarray(devices.together(train_state.returns)[:, :, 0])
     metrics: dict[str, Any] = {}
@@ -231,6 +241,9 @@ def _progress(
             for row, n in zip(totals, episodes, strict=True)
         ]
     metrics |= {VALIDATED.get(name, name): value for name, value in figures.items()}
+    if decisions is not None:
+        taken = int(np.asarray(devices.together(train_state.decisions)).min())
+        return Progress(stage, taken, decisions, metrics, seconds)
     return Progress(stage, int(episodes.min()), totals.shape[1], metrics, seconds)
 
 

@@ -50,8 +50,8 @@ class Advice:
     """Interval until the next visit."""
     next_time: float
     values: Mapping[str, float]
-    """Expected rewards from now on by action, NaN for those that the data do not support; of controls, that of the
-    advised ones and of the data's mean (`usual`)."""
+    """Expected rewards from now on by action, discounted as the policy was learned, NaN for those that the data do not
+    support; of controls, that of the advised ones and of the data's mean (`usual`)."""
     course: PredictedCourse
     out_of_distribution: bool | None
     """Whether this state or this action in it is unlike the data; None if there are no data to compare with."""

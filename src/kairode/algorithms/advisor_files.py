@@ -58,6 +58,9 @@ def save_advisor(
     name, sizes = recognize_model(models[0])
     if (place / "manifest.json").exists():
         raise KairodeError(f"{place} holds a run: choose another folder.")
+    if checkpoint.exists(place, NAME):  # an advisor is replaced, with the parts that this one does not have
+        for old in (*place.glob("task*"), *(place / TIMED).glob("*")):
+            old.unlink()
     save_models(place / FIT, name, sizes, models)
     save_policy(place, policy)
     if task is not None:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
-from kairode.agents.evaluate import score_episodes
 from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, fit_action_values
 from kairode.agents.fitted_q_controls import control_support, fit_control_values, policy_controls
 from kairode.agents.importance import (
@@ -21,16 +21,16 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
-from kairode.algorithms.task import learn_task
+from kairode.algorithms.task import learn_task, with_rewards_of
 from kairode.data.checks import warn
 from kairode.data.collect import collect
 from kairode.data.policy import Policy, as_policy
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Environment, Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.planning.model_env import make_model_env, obs_range
+from kairode.planning.model_env import constant_variables, make_model_env, obs_range
 from kairode.result import short_number
 from kairode.seeds import Purpose, derive
 
@@ -149,6 +149,9 @@ def evaluate_offline(
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     if len(data) < 3:
         raise KairodeError("off-policy estimates need several episodes, at least three.")
+    members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    if task is not None:
+        data = with_rewards_of(task, data)
     chosen = as_policy(policy, data.spec)
     if hasattr(chosen, "spec"):
         check_same(chosen.spec, data.spec, "policy")
@@ -161,8 +164,7 @@ def evaluate_offline(
         found, records = _from_records(data, probabilities, behavior, values, counts)
     else:
         found, records = _from_controls(chosen, data, seed, effort)
-    if models is not None:
-        members = [models] if isinstance(models, DynamicsModel) else list(models)
+    if members:
         found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed, effort.episodes)
     own = data.discounted
     estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
@@ -275,17 +277,41 @@ def _in_models(
     policy: Policy, data: Trajectory, members: list[DynamicsModel], task: Task, seed: int, episodes: int
 ) -> Estimate:
     """Return in each model alone; the interval resamples models and imagined episodes."""
-    returns = []
+    returns, constant = [], constant_variables(data)
+    rng = np.random.default_rng([seed, 1])
     for i, model in enumerate(members):
-        bounds = jnp.asarray(obs_range(data, MODEL_MARGIN))
-        env: Environment = make_model_env(model, task, starts=data, obs_bounds=bounds)
+        env: Environment = make_model_env(
+            model,
+            task,
+            starts=data,
+            obs_bounds=jnp.asarray(obs_range(data, MODEL_MARGIN)),
+            constant=None if constant is None else jnp.asarray(constant),
+        )
         found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))
-        returns.append(np.asarray(score_episodes(env.task, found).discounted, np.float64))
+        returns.append(_returns_within(found, record_ends(data, np.asarray(found.observation)[:, 0], rng)))
     each = np.stack(returns)
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
     within = each[drawn[..., None], rng.integers(0, each.shape[1], (RESAMPLES, 1, each.shape[1]))]
     return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
+
+
+def record_ends(data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.random.Generator) -> np.ndarray:
+    """For imagined episodes that begin where records do, the times at which these end: [k], drawn among the records
+    with this start. A record that terminated says nothing of its end otherwise: there is none, inf."""
+    first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
+    ends = np.where(data.terminated, np.inf, np.asarray(data.time, np.float64)[:, -1])
+    same: dict[bytes, list[int]] = {}
+    for i, row in enumerate(first):
+        same.setdefault(row.tobytes(), []).append(i)
+    return np.array([ends[rng.choice(same[row.tobytes()])] for row in np.asarray(starts, np.float32)])
+
+
+def _returns_within(found: Trajectory, ends: np.ndarray) -> np.ndarray:
+    """Discounted returns of the decisions before these times."""
+    spec, times = found.spec, np.asarray(found.time, np.float64)[:, :-1]
+    counts = np.asarray(found.mask) & (times < ends[:, None] - 1e-3 * spec.tick)
+    return (np.where(counts, np.asarray(found.reward, np.float64), 0) * spec.discount ** (times / spec.tick)).sum(1)
 
 
 def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[str]) -> list[str]:

@@ -227,12 +227,14 @@ def split_sizes(source: str | Path, episodes: int) -> tuple[int, int, int]:
 
 
 def rescale_ticks(data: AnyData) -> AnyData:
-    """Set the tick to the size of an interval if the data's unit of time differs much from it."""
+    """Set the tick to the size of an interval if the data's unit of time differs much from it; the discount, which is
+    per tick, follows."""
     average = _mean_interval(data) / data.spec.tick
     if 0.1 <= average <= 30 or not np.isfinite(average):
         return data
-    tick = data.spec.tick * 10.0 ** round(np.log10(average))
-    return dataclasses.replace(data, spec=dataclasses.replace(data.spec, tick=tick))
+    ticks = 10.0 ** round(np.log10(average))
+    spec = dataclasses.replace(data.spec, tick=data.spec.tick * ticks, discount=data.spec.discount**ticks)
+    return dataclasses.replace(data, spec=spec)
 
 
 def _mean_interval(data: Trajectory | EpisodeStream) -> float:

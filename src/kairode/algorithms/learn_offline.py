@@ -15,8 +15,8 @@ import numpy as np
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior
 from kairode.agents.dqn import ReplayTransition
-from kairode.agents.encoder import IdentityEncoder
-from kairode.agents.fitted_q import value_bounds
+from kairode.agents.encoder import IdentityEncoder, StandardizedEncoder
+from kairode.agents.fitted_q import least_value
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.offline_q import OfflineSettings, train_offline_q
 from kairode.agents.q_policy import QPolicy
@@ -26,21 +26,23 @@ from kairode.agents.train_step import TrainingBatch, init_train_state, transitio
 from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, evaluate_offline
 from kairode.algorithms.fit import digest
 from kairode.algorithms.learn_offline_controls import learn_controls
-from kairode.algorithms.task import learn_task
+from kairode.algorithms.task import learn_task, with_rewards_of
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.offline import RECIPES, OfflineConfig, Recipe
 from kairode.data.checks import warn
+from kairode.data.describe import spec_identity
 from kairode.data.trajectory import Trajectory, carried_forward
-from kairode.envs.core import Discrete, Task
+from kairode.envs.core import Discrete, Spec, Task
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
-from kairode.planning.model_env import decision_observations, make_model_env, obs_range
+from kairode.planning.model_env import constant_variables, decision_observations, make_model_env, obs_range
 from kairode.planning.pessimism import PessimisticEnv, data_disagreement
 from kairode.text import listed
-from kairode.trees import one, stack
+from kairode.training.session import ADDED
+from kairode.trees import is_finite, one, stack
 
 STARTS = 4096
 """Initial observations of imagined episodes; constant, so that programs compile once."""
@@ -129,39 +131,45 @@ def choose_offline(
     if not isinstance(data, Trajectory):
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
+    check_recipes(config, data.spec)
     if choose is None:
         held_out = _held_out(data, config.held_out)
         data, choose = data[~held_out], data[held_out]
-    train, rest = data, choose
     callback(Progress("fitting rewards and the behaviour policy"))
     task = task or learn_task(data, members or None, seed=seed)
-    train, task = _discounted(train, task)
+    data, rest = (with_rewards_of(task, part) for part in (data, choose))
+    train, learned = discounted(data, task)
     if isinstance(train.spec.actions, Discrete):
-        problem = _Problem(train, task, members, fit_behavior(train, seed=seed, history=False), config, seed)
+        behavior = fit_behavior(train, seed=seed, history=False)
+        problem = _Problem(train, rest, learned, members, behavior, config, seed)
         found: list[tuple[str, Any]] = [*_in_models(problem, folder, callback), *_from_records(problem, callback)]
     else:
-        _check_controls(config)
-        found = learn_controls(members or None, train, task=task, seed=seed, callback=callback, folder=folder)
+        found = learn_controls(members or None, train, task=learned, seed=seed, callback=callback, folder=folder)
     if not found:
-        raise KairodeError("no recipe is left: those in imagination need models, so pass some or choose others.")
+        raise KairodeError(
+            "no recipe is left: those in imagination need models, so pass some or choose others (what diverged is left "
+            "out)."
+        )
     if len(found) == 1:
         return OfflineResult((Candidate(*found[0], None),))
     estimated = []
-    behavior = fit_behavior(rest, seed=seed) if isinstance(rest.spec.actions, Discrete) else None
+    others = fit_behavior(rest, seed=seed) if isinstance(rest.spec.actions, Discrete) else None
     for i, (name, policy) in enumerate(found):
         callback(Progress("estimating the policies from held-out episodes", i, len(found)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", KairodeWarning)
             estimates = evaluate_offline(
-                policy, rest, members or None, task=task, behavior=behavior, seed=seed, effort=SELECTION
+                policy, rest, members or None, task=task, behavior=others, seed=seed, effort=SELECTION
             )
         estimated.append(Candidate(name, policy, estimates))
     callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
     return OfflineResult(rank_candidates(estimated))
 
 
-def _check_controls(config: OfflineConfig) -> None:
+def check_recipes(config: OfflineConfig, spec: Spec) -> None:
     """Raise for settings that continuous actions do not have."""
+    if isinstance(spec.actions, Discrete):
+        return
     plain = dataclasses.replace(OfflineConfig(), held_out=config.held_out)
     given = [
         field.name for field in dataclasses.fields(plain) if getattr(config, field.name) != getattr(plain, field.name)
@@ -220,7 +228,7 @@ def evenly_spaced(episodes: int, fraction: float) -> np.ndarray:
     return mask
 
 
-def _discounted(data: Trajectory, task: Task) -> tuple[Trajectory, Task]:
+def discounted(data: Trajectory, task: Task) -> tuple[Trajectory, Task]:
     """With a discount below 1 where values would otherwise grow without bound: episodes that only the end of the
     records ends."""
     spec = task.spec
@@ -236,14 +244,16 @@ def _discounted(data: Trajectory, task: Task) -> tuple[Trajectory, Task]:
         ]
     )
     data = dataclasses.replace(data, spec=dataclasses.replace(data.spec, discount=gamma))
-    discounted: Any = dataclasses.replace(task, spec=dataclasses.replace(spec, discount=gamma))
-    return data, discounted
+    found: Any = dataclasses.replace(task, spec=dataclasses.replace(spec, discount=gamma))
+    return data, found
 
 
 class _Problem(NamedTuple):
     """What all recipes are given."""
 
     data: Trajectory
+    others: Trajectory
+    """Episodes that are not learned from, which show how much models usually disagree."""
     task: Task
     members: list[DynamicsModel]
     behavior: BehaviorFit
@@ -258,12 +268,25 @@ class _Problem(NamedTuple):
         dqn = self.config.dqn
         return dataclasses.replace(dqn, reward_scale=dqn.reward_scale / size)
 
+    @property
+    def scale(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the observations, with which networks are trained."""
+        rows = np.asarray(decision_observations(self.data), np.float64)
+        mean, std = rows.mean(0), rows.std(0)
+        return mean, np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0)
+
+    def standardized(self, rows: ReplayTransition) -> ReplayTransition:
+        mean, std = self.scale
+        seen, following = ((np.asarray(x, np.float64) - mean) / std for x in (rows.features, rows.next_features))
+        return rows._replace(features=jnp.asarray(seen, jnp.float32), next_features=jnp.asarray(following, jnp.float32))
+
     def support(self, threshold: float) -> ActionSupport:
         return ActionSupport(self.behavior.policy, jnp.asarray(threshold, jnp.float32))
 
     def policy(self, q: ReLUNetwork, recipe: Recipe) -> QPolicy:
-        support = self.support(recipe.support) if recipe.support else None
-        return QPolicy(q, IdentityEncoder(), self.task.spec, 0.0, self.settings.reward_scale, support=support)
+        """Of a network that was trained on standardised observations."""
+        support, plain = self.support(recipe.support) if recipe.support else None, q.on_inputs(*self.scale)
+        return QPolicy(plain, IdentityEncoder(), self.task.spec, 0.0, self.settings.reward_scale, support=support)
 
     def recipes(self, model: bool) -> dict[str, Recipe]:
         return {name: RECIPES[name] for name in self.config.recipes if RECIPES[name].model == model}
@@ -278,7 +301,8 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
     if not (recipes and problem.members):
         return []
     envs = _environments(problem, [*recipes.values()])
-    batch = TrainingBatch(stack(envs), Own(), IdentityEncoder(), len(envs))
+    encoder = StandardizedEncoder(*(jnp.asarray([x] * len(envs), jnp.float32) for x in problem.scale))
+    batch = TrainingBatch(stack(envs), Own(), encoder, len(envs))
     every, found = max(1, config.decisions // config.stops), []
     seeds = [problem.seed] * len(envs)
     settings, records = _replay(problem, len(envs))
@@ -291,6 +315,7 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
             "config": dataclasses.asdict(config),
             "models": digest(*problem.members),
             "data": digest(problem.data),
+            ADDED: {"system": spec_identity(problem.task.spec), "task": digest(problem.task)},
         },
         validate_every=every,
         decisions=every * config.stops,
@@ -303,7 +328,9 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
     assert training.snapshots is not None
     for k in range(config.stops):
         for i, (name, recipe) in enumerate(recipes.items()):
-            found.append((f"{name} {k + 1}/{config.stops}", problem.policy(one(one(training.snapshots, i), k), recipe)))
+            if not training.diverged[i]:
+                q = one(one(training.snapshots, i), k)
+                found.append((f"{name} {k + 1}/{config.stops}", problem.policy(q, recipe)))
     return found
 
 
@@ -321,7 +348,7 @@ def _replay(problem: _Problem, agents: int) -> tuple[DQNConfig, ReplayTransition
     room = dataclasses.replace(
         settings, replay_capacity=2 * min(MOST_RECORDS, max(capacity - decisions, capacity // 2))
     )
-    return settings, transitions_from_data(room, data, problem.task.spec)
+    return settings, problem.standardized(transitions_from_data(room, data, problem.task.spec))
 
 
 def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[PessimisticEnv]:
@@ -330,16 +357,18 @@ def _environments(problem: _Problem, recipes: Sequence[Recipe]) -> list[Pessimis
     rng = np.random.default_rng([problem.seed, 4])
     firsts, along = np.asarray(carried_forward(data).observation)[:, 0], decision_observations(data)
     starts = np.concatenate([rows[rng.choice(len(rows), STARTS // 2)] for rows in (firsts, along)])
+    constant = constant_variables(data)
     inner = make_model_env(
         problem.members,
         problem.task,
         starts=starts,
         branch=config.rollout_length,
         resample_member=True,
+        constant=None if constant is None else jnp.asarray(constant),
     )
-    usual = float(np.quantile(data_disagreement(problem.members, data), 0.99))
+    usual = float(np.quantile(data_disagreement(problem.members, problem.others, constant), 0.99))
     reward_std = float(np.asarray(data.reward)[data.mask].std())
-    floor = value_bounds(data)[0]
+    floor = least_value(data)
 
     def env(recipe: Recipe) -> PessimisticEnv:
         limit = np.inf if recipe.limit is None or not usual else recipe.limit * usual
@@ -355,22 +384,23 @@ def _from_records(problem: _Problem, callback: Callback) -> list[tuple[str, QPol
     recipes, config, settings = problem.recipes(model=False), problem.config, problem.settings
     if not recipes:
         return []
-    callback(Progress("learning from the records"))
     every = [*recipes.values()]
     numbers = OfflineSettings(*(jnp.asarray([getattr(r, x) for r in every], jnp.float32) for x in ("support", "cql")))
     every_row = dataclasses.replace(settings, replay_capacity=2 * problem.data.decisions + settings.batch_size)
-    rows = transitions_from_data(every_row, problem.data, problem.task.spec)
+    rows = problem.standardized(transitions_from_data(every_row, problem.data, problem.task.spec))
     networks = train_offline_q(
         rows,
-        problem.support(0.0),
+        problem.behavior.policy.on_standardized(*problem.scale),
         numbers,
         hidden=settings.hidden,
         iterations=config.updates,
         snapshots=config.stops,
         seed=problem.seed,
+        callback=callback,
     )
-    return [
-        (f"{name} {k + 1}/{config.stops}", problem.policy(one(one(networks, k), i), recipe))
+    each = [
+        (f"{name} {k + 1}/{config.stops}", one(one(networks, k), i), recipe)
         for k in range(config.stops)
         for i, (name, recipe) in enumerate(recipes.items())
     ]
+    return [(name, problem.policy(q, recipe)) for name, q, recipe in each if is_finite(q)]

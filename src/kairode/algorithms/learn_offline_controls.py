@@ -8,17 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.actor_policy import ActorPolicy
-from kairode.agents.fitted_q import value_bounds
+from kairode.agents.fitted_q import least_value
 from kairode.agents.offline_actor import OfflineAgents, offline_records, train_offline_actors
 from kairode.algorithms.fit import digest
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import OfflineActorConfig
+from kairode.data.describe import spec_identity
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Task
 from kairode.models.dynamics import DynamicsModel
-from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
+from kairode.planning.model_env import constant_variables, make_model_env, obs_range, sample_start_observations
 from kairode.planning.pessimism import PessimisticEnv
 from kairode.seeds import Purpose, derive
+from kairode.training.session import ADDED
 from kairode.trees import stack
 
 
@@ -100,7 +102,7 @@ def _trained(
         agents,
         [derive(seed, Purpose.AGENT)] * len(recipes),
         folder=None if folder is None else folder / part,
-        identity={"data": digest(data), "agents": digest(agents)},
+        identity={"data": digest(data), "agents": digest(agents), ADDED: {"system": spec_identity(data.spec)}},
         callback=callback,
         stage=stage,
     )
@@ -120,6 +122,7 @@ def _environments(
     recipes: Sequence[ControlRecipe],
 ) -> list[PessimisticEnv]:
     """Imagination that branches off from the records; one for each recipe, which differ in numbers alone."""
+    constant = constant_variables(data)
     inner = make_model_env(
         members,
         task,
@@ -127,8 +130,9 @@ def _environments(
         branch=config.rollout_length,
         resample_member=True,
         obs_bounds=jnp.asarray(obs_range(data, config.obs_margin)),
+        constant=None if constant is None else jnp.asarray(constant),
     )
-    spread, floor = float(np.asarray(data.reward)[data.mask].std()), value_bounds(data)[0]
+    spread, floor = float(np.asarray(data.reward)[data.mask].std()), least_value(data)
 
     def env(recipe: ControlRecipe) -> PessimisticEnv:
         penalty = jnp.asarray((recipe.penalty or 0.0) * spread, jnp.float32)

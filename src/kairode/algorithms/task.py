@@ -3,10 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from kairode.data.checks import warn
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.envs.core import Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.table_task import TableTask
@@ -17,6 +20,32 @@ POOR = 0.5
 """Error of a learned reward, relative to its variance, from which on a warning is issued."""
 MANY, OFF = 10, 2.0
 """Held-out terminations from which on their number is compared with the predicted one, and the factor between them."""
+
+
+def check_rewarded(data: Trajectory) -> None:
+    """Raise if no reward is known."""
+    if data.spec.reward_expression is None and not np.any(data.reward):
+        raise KairodeError(
+            f"all rewards of '{data.spec.name}' are 0, so there is nothing to learn from: load the table with "
+            "reward=.., a column or an expression of columns."
+        )
+
+
+def with_rewards_of(task: Task, data: Trajectory) -> Trajectory:
+    """The data with the rewards of a task of the user's own, computed where values are missing from the last ones; with
+    the task of a table, the data as they are."""
+    if isinstance(task, TableTask):
+        return data
+    own, given = (spec.discount ** (1 / spec.tick) for spec in (task.spec, data.spec))
+    if not np.isclose(own, given, rtol=1e-6, atol=0):
+        raise KairodeError(
+            f"the discount per {data.spec.time_unit} is {own:.6g} in the task and {given:.6g} in the data: make them "
+            "the same, for a table with kairode.load_table(.., discount=..)."
+        )
+    seen = jnp.asarray(carried_forward(data).observation, jnp.float32)
+    reward = jax.vmap(jax.vmap(task.reward))
+    found = reward(seen[:, :-1], jnp.asarray(data.action), seen[:, 1:], jnp.asarray(data.interval, jnp.float32))
+    return dataclasses.replace(data, reward=np.where(data.mask, np.asarray(found, np.float32), 0))
 
 
 def learn_task(
@@ -55,11 +84,7 @@ def learn_task(
         max_decisions=int(np.max(data.length)),
     )
     rewards, ends = spec.reward_expression is None, bool(np.any(data.terminated))
-    if rewards and not np.any(data.reward):
-        raise KairodeError(
-            f"all rewards of '{spec.name}' are 0, so there is nothing to learn from: load the table with reward=.., a "
-            "column or an expression of columns."
-        )
+    check_rewarded(data)
     if caution and not rewards:
         raise KairodeError("caution is for learned rewards; the reward of these data is an expression: leave it out.")
     least = float(np.min(np.asarray(data.reward)[data.mask]))

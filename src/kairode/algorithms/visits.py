@@ -81,16 +81,26 @@ def encode_observation(spec: Spec, values: Mapping[str, Any]) -> np.ndarray:
 
 def encode_category(column: str, value: Any, known: Sequence[str]) -> dict[str, float]:
     """The variables NAME=CATEGORY of a category, all NaN if it is missing."""
-    if value is None or value != value:
+    if _is_missing(value):
         return {f"{column}={name}": math.nan for name in known}
     text = str(value).strip()
+    if text not in known and isinstance(value, float | np.floating) and float(value).is_integer():
+        text = str(int(value))
     if text not in known:
         raise unknown(f"category of '{short_name(column)}'", text, known)
     return {f"{column}={name}": float(name == text) for name in known}
 
 
+def _is_missing(value: Any) -> bool:
+    """None, NaN, or what compares with nothing, such as pandas' NA."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:
+        return True
+
+
 def _number(name: str, value: Any) -> float:
-    if value is None:
+    if _is_missing(value):
         return math.nan
     try:
         found = float(value)

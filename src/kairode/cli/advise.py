@@ -47,7 +47,7 @@ def advise_command(
     place = run / PLACE / history.stem if out is None else out
     check_target(place / "advice.json")
     advisor = load_advisor(run, price=price, budget=budget)
-    found, _ = advise_table(advisor, history, table_config(run))
+    found, _ = advise_table(advisor, history, table_config(run, advisor.spec))
     save_json(place / "advice.json", found[0] if len(found) == 1 else found)
     drawn = []
     for i, one in enumerate(found[:MOST]):

@@ -19,10 +19,10 @@ def learn_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     """Learn a policy from the records of a table, and estimate what it is worth, without a simulator.
 
     Fits an ensemble of models (missing values are allowed, a reward and terminations without a function are learned),
-    tries several conservative ways to learn a policy, chooses one by off-policy estimates on episodes that nothing was
-    learned from, and estimates its return on yet other episodes, beside the return of what was done. `kairode advise
-    RUN EPISODE` then advises for single episodes, and `kairode run TABLE` does the same as this command and writes a
-    page. Safe to interrupt: run the same command again to resume.
+    tries several conservative ways to learn a policy, chooses one by off-policy estimates on episodes that no policy
+    was learned from, and estimates its return on yet other episodes, beside the return of what was done. `kairode
+    advise RUN EPISODE` then advises for single episodes, and `kairode run TABLE` does the same as this command and
+    writes a page. Safe to interrupt: run the same command again to resume.
 
     Example: kairode learn visits.csv --episode subject --time when --action dose --reward gain --static age --out RUN
     """

@@ -66,6 +66,8 @@ class OfflineConfig:
     def __post_init__(self) -> None:
         at_least(self, 1, "decisions", "updates", "stops", "rollout_length")
         unit_interval(self, "held_out")
+        if not self.recipes:
+            raise KairodeError("recipes must name at least one.")
         for name in self.recipes:
             if name not in RECIPES:
                 raise unknown("recipe", name, RECIPES)

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
@@ -53,6 +53,8 @@ class ModelEnv(Environment):
     obs_bounds: Float[Array, "*agents 2 obs"] | None = None
     """Lower and upper bound of predictions. Outside the range of the data models extrapolate, and a policy would
     exploit rewards that grow there without bound."""
+    constant: Bool[Array, "*agents obs"] | None = None
+    """Variables that keep their value throughout an episode, such as age (`constant_variables` finds them)."""
 
     @property
     def size(self) -> int:
@@ -86,7 +88,7 @@ class ModelEnv(Environment):
             return model.step(z, state.obs, action, tau)
 
         z, seen = eqx.filter_vmap(predict)(self.models, state.z)
-        return self._next_state(z, seen, self._member(key) if self.resample_member else state.member)
+        return self._next_state(state.obs, z, seen, self._member(key) if self.resample_member else state.member)
 
     def course(
         self, state: ModelEnvState, action: Action, taus: Float[Array, " k"], *, key: Key[Array, ""]
@@ -98,10 +100,14 @@ class ModelEnv(Environment):
 
         z, seen = eqx.filter_vmap(along, out_axes=1)(self.models, state.z)
         member = self._member(key) if self.resample_member else state.member
-        return jax.vmap(self._next_state, in_axes=(0, 0, None))(z, seen, member)
+        return jax.vmap(self._next_state, in_axes=(None, 0, 0, None))(state.obs, z, seen, member)
 
-    def _next_state(self, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]) -> ModelEnvState:
+    def _next_state(
+        self, before: Obs, z: Any, seen: Float[Array, "models obs"], member: Int[Array, ""]
+    ) -> ModelEnvState:
         """State after predictions `seen` of all members, with `member` as the one that generates the observation."""
+        if self.constant is not None:
+            seen = jnp.where(self.constant, before, seen)
         obs = seen[member]
         if self.obs_bounds is not None:
             obs = jnp.clip(obs, self.obs_bounds[0], self.obs_bounds[1])
@@ -138,7 +144,8 @@ def make_model_env(
             `starts` along real episodes (`decision_observations`), imagination branches off from real data.
         sample_intervals: draw intervals from the timer's distribution; False takes the most likely one, as in the
             paper. Without a timer, intervals are always uniform on the task's.
-        options: `resample_member` and `obs_bounds` of `ModelEnv` (`obs_range` computes the latter from data).
+        options: `resample_member`, `obs_bounds` and `constant` of `ModelEnv` (`obs_range` and `constant_variables`
+            compute the latter two from data).
     """
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
@@ -208,6 +215,16 @@ def sample_start_observations(data: Trajectory, seed: int = 0) -> Float[np.ndarr
     """Observations at decisions, drawn with replacement."""
     every = decision_observations(data)
     return every[np.random.default_rng(seed).choice(len(every), STARTS)]
+
+
+def constant_variables(data: Trajectory) -> Bool[np.ndarray, " obs"] | None:
+    """Mask of the variables with at most one value in every episode; None if there are none."""
+    measured, mask = np.asarray(data.observation), np.asarray(data.mask)
+    real = np.concatenate([np.ones_like(mask[:, :1]), mask], axis=1)[..., None]
+    lost = np.isnan(measured) | ~real
+    least, most = np.where(lost, np.inf, measured).min(1), np.where(lost, -np.inf, measured).max(1)
+    found = (most <= least).all(0) & ((~lost).sum(1) > 1).any(0)
+    return found if found.any() else None
 
 
 def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:

@@ -83,12 +83,16 @@ class PessimisticEnv(Environment):
         return jnp.where(state.halted, self.floor, reward)
 
 
-def data_disagreement(models: Any, data: Trajectory) -> Float[np.ndarray, " n"]:
+def data_disagreement(
+    models: Any, data: Trajectory, constant: Bool[np.ndarray, " obs"] | None = None
+) -> Float[np.ndarray, " n"]:
     """Disagreement of an ensemble about the next observation at every decision of the data, in standardised units: the
-    mean over variables of the standard deviation over members, as in `ModelEnvState`."""
+    mean over variables of the standard deviation over members, as in `ModelEnvState`. About variables that are constant
+    there is none."""
     members = list(models)
     if len(members) < 2:
         return np.zeros(int(np.sum(data.mask)))
     each = np.stack([predict_with_states(one, data, teacher_forcing=True)[0] for one in members])
     std = np.array(members[0].scale.std)
-    return (each.std(0) / std).mean(-1)[data.mask]
+    spread = each.std(0) / std
+    return (spread if constant is None else np.where(constant, 0.0, spread)).mean(-1)[data.mask]

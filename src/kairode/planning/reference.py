@@ -11,6 +11,7 @@ from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
+from kairode.planning.model_env import constant_variables
 from kairode.planning.pessimism import data_disagreement
 
 ROWS = 2000
@@ -100,7 +101,7 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
         low=low,
         high=high,
         median=median,
-        static=_static(measured, mask),
+        static=_constant(data),
         starts=filled[np.sort(rng.permutation(len(data))[:STARTS]), 0],
         intervals=np.array([tau.min(), np.median(tau), np.quantile(tau, 0.9), tau.max()]),
         distance=np.array(_usual_distance(rows[drawn], episode[drawn])),
@@ -108,12 +109,9 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
     )
 
 
-def _static(measured: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Variables with at most one value in every episode; none if every episode has a single observation."""
-    real = np.concatenate([np.ones_like(mask[:, :1]), mask], axis=1)[..., None]
-    lost = np.isnan(measured) | ~real
-    least, most = np.where(lost, np.inf, measured).min(1), np.where(lost, -np.inf, measured).max(1)
-    return (most <= least).all(0) & ((~lost).sum(1) > 1).any(0)
+def _constant(data: Trajectory) -> np.ndarray:
+    found = constant_variables(data)
+    return np.zeros(len(data.spec.observations), bool) if found is None else found
 
 
 def _usual_distance(rows: np.ndarray, episode: np.ndarray) -> float:

@@ -15,6 +15,7 @@ from kairode.config.serialize import from_dict
 from kairode.config.tables import TableConfig
 from kairode.data.tables.histories import LoadedHistories, load_histories
 from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.model_env import make_model_env
@@ -88,10 +89,14 @@ def _config(folder: Path) -> dict[str, Any]:
     return run.manifest.config if run.exists else {}
 
 
-def table_config(folder: str | Path) -> TableConfig:
-    """How the run's table was loaded; the defaults for a saved advisor."""
+def table_config(folder: str | Path, spec: Spec) -> TableConfig:
+    """How the run's table was loaded; for a saved advisor and for tables that Kairode wrote, as these are written."""
     found = _config(Path(folder)).get("table")
-    return TableConfig() if found is None else from_dict(TableConfig, found, file=Path(folder) / "manifest.json")
+    if found is not None:
+        return from_dict(TableConfig, found, file=Path(folder) / "manifest.json")
+    if isinstance(spec.actions, Discrete):
+        return TableConfig()
+    return TableConfig(controls=tuple(f"action_{name}" for name in spec.actions.names), action=())
 
 
 def advise_table(advisor: Advisor, source: Any, config: TableConfig) -> tuple[list[dict[str, Any]], LoadedHistories]:

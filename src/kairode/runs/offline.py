@@ -13,8 +13,8 @@ from kairode.algorithms.advisor_files import FIT, TIMED
 from kairode.algorithms.evaluate_offline import OfflineEvaluation, evaluate_offline
 from kairode.algorithms.fit import evaluate_fit, fit_models, rescale_ticks
 from kairode.algorithms.learn import learn
-from kairode.algorithms.learn_offline import OfflineResult, choose_offline, evenly_spaced
-from kairode.algorithms.task import learn_task
+from kairode.algorithms.learn_offline import OfflineResult, check_recipes, choose_offline, discounted, evenly_spaced
+from kairode.algorithms.task import check_rewarded, learn_task
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import FitConfig
 from kairode.config.commands import command_of
@@ -31,7 +31,6 @@ from kairode.errors import KairodeError, KairodeWarning
 from kairode.files import file_digest
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.optimize_schedule import schedule_for_learning
-from kairode.planning.table_task import TableTask
 from kairode.planning.task_files import save_task
 from kairode.result import rounded
 from kairode.runs.advise import add_advisor, example_advice
@@ -42,6 +41,10 @@ from kairode.training.model_files import save_models
 
 KIND = "offline"
 FEWEST = 10
+UNESTIMATED = (
+    "with a price or a budget, advice is that of a second policy, which is learned for decision times chosen by the "
+    "models, without penalties outside of the data; its return is not estimated, and the estimates are of the first one"
+)
 
 
 class Parts(NamedTuple):
@@ -87,6 +90,8 @@ def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
             f"{path} has {len(loaded.data)} episodes: at least {FEWEST} are needed to learn a policy, to choose it and "
             "to estimate what it is worth, each from other ones; some hundreds are usual."
         )
+    check_rewarded(loaded.data)
+    check_recipes(config.offline, loaded.data.spec)
     timed = config.price is not None or config.budget is not None
     if timed and not isinstance(loaded.data.spec.actions, Discrete):
         raise KairodeError("decision times can be chosen only with named actions: leave out --price and --budget.")
@@ -165,7 +170,7 @@ def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, ca
 def _timed(
     config: OfflineRunConfig,
     models: list[DynamicsModel],
-    task: TableTask,
+    task: Any,
     data: Trajectory,
     folder: RunFolder,
     callback: Callback,
@@ -174,6 +179,8 @@ def _timed(
     if config.price is None and config.budget is None:
         return None
     with folder.stage("decision times"):
+        _warn([UNESTIMATED])
+        data, task = discounted(data, task)
         schedule = schedule_for_learning(models, task, data=data, price=config.price or 0.0)
         place = folder.path / TIMED
         policy = learn(

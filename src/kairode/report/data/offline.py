@@ -35,7 +35,7 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
         "lower_bound": estimates["lower_bound"],
         "chosen": figures["candidates"][0]["name"],
         "episodes": figures["episodes"],
-        "warnings": [*figures["warnings"], *estimates["warnings"]],
+        "warnings": known_warnings(record),
         "run": str(folder),
     }
 
@@ -254,9 +254,13 @@ def _advice_section(record: dict[str, Any]) -> str:
 
 
 def _unknown(record: dict[str, Any]) -> list[str]:
+    return [*(f"{text[0].upper()}{text[1:]}." for text in known_warnings(record)), *ALWAYS]
+
+
+def known_warnings(record: dict[str, Any]) -> list[str]:
+    """All warnings of the run, each once, without full stops."""
     figures = record["figures"]
-    said = (*figures["estimates"]["warnings"], *figures["warnings"])
-    return list(dict.fromkeys([*(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in said), *ALWAYS]))
+    return list(dict.fromkeys(text.rstrip(".") for text in (*figures["estimates"]["warnings"], *figures["warnings"])))
 
 
 ALWAYS = (
