@@ -31,7 +31,7 @@ from kairode.models.dynamics import Scale
 from kairode.models.zoo import build
 from kairode.training import session
 from kairode.training.loop import train
-from kairode.training.sources import StreamBatches
+from kairode.training.sources import RAGGED_CHUNK, StreamBatches
 from kairode.training.step import batch_indices
 from kairode.trees import stack
 
@@ -319,7 +319,7 @@ def test_long_passes_are_read_in_blocks(ragged: Path, monkeypatch) -> None:
 def test_ragged_batches_are_as_long_as_they_need(ragged: Path) -> None:
     """The same episodes as in memory, in every iteration, in calls of few different sizes."""
     opened = stream(ragged, **COLUMNS)
-    settings = dataclasses.replace(SETTINGS, iterations=90, validate_every=30)
+    settings = dataclasses.replace(SETTINGS, iterations=100, validate_every=50)
     source = StreamBatches(stacked(opened), settings, opened, [0, 1])
     done, shapes, long = 0, set(), 0
     while done < settings.iterations:
@@ -332,9 +332,9 @@ def test_ragged_batches_are_as_long_as_they_need(ragged: Path) -> None:
         long += len(batches) * (episodes.tau.shape[1] > 10)
         done += len(batches)
     source.close()
-    assert done == 90
+    assert done == 100
     assert 0 < long < 30
-    assert {count for count, _ in shapes} <= {30, 8, 1}
+    assert {count for count, _ in shapes} == {RAGGED_CHUNK, 1}
     assert {length for _, length in shapes} == {10, 70}
 
 

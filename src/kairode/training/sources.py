@@ -33,8 +33,9 @@ gradient through more is slow, and takes memory for every decision."""
 STEPS = 50_000
 """Decisions in a row of one compiled call, at most, so that an interrupt is noticed soon."""
 
-CALLS = (8, 1)
-"""Iterations of shorter calls, where the episodes of a call would differ much in length."""
+RAGGED_CHUNK = 10
+"""Iterations per compiled call where a call takes batches of similar lengths alone; those that do not fill one are
+calls of their own, since every number of iterations is compiled, which takes longer than short calls cost."""
 WASTE = 1.5
 """Steps of a call in multiples of those that each of its iterations needs, at most."""
 
@@ -136,12 +137,12 @@ class StreamBatches(BatchSource):
     def iterations(self, done: int) -> int:
         if self.bucket is None:
             return _until_validation(self.settings, done, max(1, min(CHUNK, self.steps // self.most)))
-        most = _until_validation(self.settings, done, CHUNK)
-        needed = self.bucket[self._chosen(done, most)].max((1, 2))
-        taken = np.maximum.accumulate(needed) * np.arange(1, most + 1)
-        fits = (taken <= WASTE * np.cumsum(needed)) & (taken <= self.steps)
-        usual = min(CHUNK, self.settings.validate_every, self.settings.iterations)
-        return next((count for count in (usual, *CALLS) if count <= most and fits[count - 1]), 1)
+        usual = min(RAGGED_CHUNK, self.settings.validate_every, self.settings.iterations)
+        if _until_validation(self.settings, done, usual) < usual:
+            return 1
+        needed = self.bucket[self._chosen(done, usual)].max((1, 2))
+        taken = usual * int(needed.max())
+        return usual if taken <= min(WASTE * needed.sum(), self.steps) else 1
 
     def batches(self, done: int) -> Batches:
         found = self._ahead.pop(done, None)
