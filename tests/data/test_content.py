@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import kairode
-from kairode.data import stream as stream_module
 from kairode.data.content import DIGEST_KEY, ContentDigest
 from kairode.data.stream import stream
 from kairode.errors import KairodeError
@@ -93,7 +92,6 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_padded(tmp_path, 
     monkeypatch.setattr("kairode._memory.available_memory", lambda: 12_000)
     with pytest.raises(KairodeError, match=r"18 episodes, padded to the longest of \d+ decisions, need .*--stream"):
         kairode.read(path)
-    monkeypatch.setattr(stream_module, "PADDED", 100)
     opened = stream(path)
     assert opened.length.tolist() == [*one.length, *one.length, *one.length]
     np.testing.assert_array_equal(opened[2].observation, np.asarray(one.observation)[2, : int(one.length[2]) + 1])

@@ -22,8 +22,9 @@ from kairode.config.presets import fit_preset
 from kairode.config.tables import TableConfig
 from kairode.data import Trajectory, collect
 from kairode.data.checks import check_actions, check_data, sample_rows, warn
-from kairode.data.stream import EpisodeStream, count_episodes, stream, stream_spec
-from kairode.data.tables.load import read_episodes
+from kairode.data.stream import EpisodeStream, episode_lengths, stream, stream_rows, stream_spec
+from kairode.data.table import RAGGED, is_ragged, padded_bytes, row_width
+from kairode.data.tables.load import in_own_format, load_flat, read_episodes
 from kairode.devices import use_devices
 from kairode.envs import make
 from kairode.envs.core import Spec
@@ -35,14 +36,18 @@ from kairode.models.transition import FlowTransition
 from kairode.models.zoo import build
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.stats import mean, std
+from kairode.training.batches import LENGTHS
 from kairode.training.calibration import evaluate_ensemble
 from kairode.training.evaluate_model import check_solver, compare_intervals, evaluate_model
 from kairode.training.loop import FitResult, train
 from kairode.training.model_files import save_models
+from kairode.training.sources import LONG
 
 AnyData = TypeVar("AnyData", bound=Trajectory | EpisodeStream)
 HELD_OUT = 1000
 """Validation and test episodes of a stream, at most: these are held in memory."""
+HELD_OUT_BYTES = 2**25
+"""Memory of these episodes, padded, from which on those of a ragged stream are cut into parts."""
 
 
 class Splits(NamedTuple):
@@ -138,7 +143,19 @@ def _split(data: Trajectory | EpisodeStream, held_out: np.ndarray) -> tuple[Traj
     """The other episodes, and those held out."""
     if isinstance(data, Trajectory):
         return data[~held_out], data[held_out]
-    return data.select(~held_out), data[np.flatnonzero(held_out)[:HELD_OUT]]
+    return data.select(~held_out), _held_out(data, np.flatnonzero(held_out))
+
+
+def _held_out(data: EpisodeStream, numbers: np.ndarray) -> Trajectory:
+    """Validation or test episodes of a stream; long ones of a ragged stream are cut into parts."""
+    numbers = numbers[:HELD_OUT]
+    if not data.ragged:
+        return data[numbers]
+    length, width = data.length[numbers], row_width(data.spec)
+    most, allowed = min(LONG, int(length.max())), max(HELD_OUT_BYTES, RAGGED * padded_bytes(length, width)[1])
+    while most > LENGTHS and 4 * width * (most + 1) * int((-(-length // most)).sum()) > allowed:
+        most = -(-most // 2)
+    return data.cut(numbers, most)
 
 
 def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
@@ -146,7 +163,7 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
     parse_solver(config.sizes.solver, 1.0)
     if not config.is_file:
         if streamed:
-            raise KairodeError(f"--stream reads a Parquet file, and {config.source} is an environment.")
+            raise KairodeError(f"--stream reads a file, and {config.source} is an environment.")
         make(config.source, setting=config.setting, **config.env_fields)
         return config
     if config.env_fields:
@@ -154,13 +171,8 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
     path, table = Path(config.source), None if config.table == TableConfig() else config.table
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
-    if streamed:
-        if table is not None:
-            raise KairodeError(
-                "--stream reads files that Kairode wrote: the options for columns have no effect on them."
-            )
-        stream_spec(path)  # raises before the folder is made
-    train, valid, test = split_sizes(path, count_episodes(path) if streamed else len(read_episodes(path, table).data))
+    count, streamed = _count_episodes(path, table, streamed)  # raises before the folder is made
+    train, valid, test = split_sizes(path, count)
     if streamed:
         valid, test = min(valid, HELD_OUT), min(test, HELD_OUT)
     return dataclasses.replace(
@@ -171,6 +183,25 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
         validation_episodes=valid,
         test_episodes=test,
     )
+
+
+def _count_episodes(path: Path, table: TableConfig | None, streamed: bool) -> tuple[int, bool]:
+    """The number of episodes of a file, and whether they are streamed."""
+    if table is not None or not in_own_format(path):
+        flat = load_flat(path, table or TableConfig())
+        return len(flat.episodes.lengths), streamed or flat.ragged
+    if not (streamed or _has_ragged(path)):
+        return len(read_episodes(path).data), False
+    stream_spec(path)
+    return len(episode_lengths(path)), True
+
+
+def _has_ragged(path: Path) -> bool:
+    """Whether the episodes of a file in our format are not to be padded; False if it cannot be read, which reading it
+    explains."""
+    with contextlib.suppress(KairodeError):
+        return is_ragged(episode_lengths(path), row_width(stream_spec(path)))
+    return False
 
 
 def load_data(config: FitConfig, callback: Callback = no_callback, *, streamed: bool = False) -> Splits:
@@ -189,22 +220,46 @@ def load_data(config: FitConfig, callback: Callback = no_callback, *, streamed: 
             seed = derive(config.data_seed, Purpose.FIT_DATA, i)
             parts.append(collect(env, episodes=count, seed=seed, callback=so_far))
         return _with_warnings(parts, check_data(parts[0], robust=config.robust_scale))
-    if streamed:
-        callback(Progress(f"reading {Path(config.source).name}"))
-    rows = None
-    if streamed:
-        found: Trajectory | EpisodeStream = rescale_ticks(stream(config.source))
-    else:
-        loaded, rows = read_episodes(config.source, config.table)
-        found = rescale_ticks(loaded)
+    found, rows = _read_file(config, callback, streamed)
     about = check_data(found, Path(config.source).name, rows=rows, robust=config.robust_scale)
     train, valid, _ = split_sizes(config.source, len(found))
     order = np.random.default_rng(derive(config.data_seed, Purpose.FILE_SPLIT)).permutation(len(found))
     numbers = [np.sort(part) for part in np.split(order, (train, train + valid))]
     if isinstance(found, EpisodeStream):
-        held_out = (found[part[:HELD_OUT]] for part in numbers[1:])
+        held_out = (_held_out(found, part) for part in numbers[1:])
         return _with_warnings([found.select(numbers[0]), *held_out], about)
     return _with_warnings([found[part] for part in numbers], about)
+
+
+def _read_file(
+    config: FitConfig, callback: Callback, streamed: bool
+) -> tuple[Trajectory | EpisodeStream, np.ndarray | None]:
+    """Episodes of a file, on disk if they are to be streamed or padding would take too much memory; with their rows in
+    a table that Kairode did not write."""
+    path, table = Path(config.source), config.table
+    if streamed:
+        callback(Progress(f"reading {path.name}"))
+    if table is not None or not in_own_format(path):
+        flat = load_flat(path, table or TableConfig())
+        if not (streamed or flat.ragged):
+            return rescale_ticks(flat.padded().data), flat.rows
+        found, rows = stream_rows(flat), flat.rows
+    elif streamed or _has_ragged(path):
+        found, rows = stream(path), None
+    else:
+        return rescale_ticks(read_episodes(path).data), None
+    if not streamed:
+        callback(Progress(f"reading {path.name}", message=_about_ragged(path, found)))
+    return rescale_ticks(found), rows
+
+
+def _about_ragged(path: Path, found: EpisodeStream) -> str:
+    padded, rows = (f"{size / 2**20:,.0f} MiB" for size in padded_bytes(found.length, row_width(found.spec)))
+    return (
+        f"{path.name}: padded to the longest of {found.longest:,} decisions, the {len(found):,} episodes would take "
+        f"{padded}, and their rows take {rows}: batches are read from disk without that padding, as with --stream, and "
+        f"validation and test use at most {HELD_OUT:,} episodes each."
+    )
 
 
 def _with_warnings(parts: Sequence[Any], about: Sequence[str]) -> Splits:

@@ -56,8 +56,9 @@ def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
         out: run folder; by default runs/fit-SOURCE-MODEL-seedS.
         tensorboard: also write event files for TensorBoard (needs the extra tensorboard).
         devices: spread seeds, or the episodes of each batch, over this many devices.
-        stream: read the batches from the file during the fit, for files larger than memory (validation and test use
-            at most 1000 episodes each).
+        stream: read the batches from disk during the fit, for data that exceed memory (validation and test use at
+            most 1000 episodes each). By default only where episodes padded to the longest would take far more memory
+            than their rows.
         quiet: print nothing but warnings and errors.
     """
     return command, rest

@@ -30,6 +30,8 @@ from kairode.files import atomic_write, parse_json
 
 END: Any = object()
 """After the last of several trajectories."""
+RAGGED, RAGGED_BYTES = 4, 2**28
+"""Episodes that padding makes so many times as large, and so many bytes larger, are streamed instead."""
 MOST_METADATA = 2**24
 """Bytes of the largest description of its variables that a file may have."""
 
@@ -112,15 +114,16 @@ def read(path: str | Path, spec: Spec | None = None) -> Trajectory:
         content = ContentDigest()
         digested = beside.submit(content.update, table) if DIGEST_KEY in metadata else None
         try:
-            found = parse_rows(path, table, spec or described_spec(path, table.schema) or spec_from_table(path, table))
+            spec = spec or described_spec(path, table.schema) or spec_from_table(path, table)
+            rows = parse_rows(path, table, spec)
         finally:  # what is wrong with a damaged file is its digest in the first place
             if digested is not None:
                 digested.result()
                 verify(path, metadata, content)
     del table
     pa.default_memory_pool().release_unused()
-    refuse_unmeasured(path, found.spec, np.isnan(np.asarray(found.observation)).all((0, 1)))
-    return found
+    refuse_unmeasured(path, spec, np.isnan(rows.observed).all(0))
+    return pad_episodes(path, spec, rows)
 
 
 def refuse_unmeasured(path: str | Path, spec: Spec, unmeasured: np.ndarray) -> None:
@@ -130,8 +133,8 @@ def refuse_unmeasured(path: str | Path, spec: Spec, unmeasured: np.ndarray) -> N
         raise KairodeError(f"{path}, column '{name}': every value is missing: leave the column out.")
 
 
-def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0) -> Trajectory:
-    """Validate whole episodes of a table and pad them; `first_row` is the number of its first row in the file."""
+def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0) -> "EpisodeRows":
+    """Validate the rows of whole episodes; `first_row` is the number of the table's first row in the file."""
     names = {*RESERVED, *_action_columns(spec)} - ({"action"} if isinstance(spec.actions, Continuous) else set())
     for name in (*sorted(names), *(v.name for v in spec.observations)):
         if name not in table.column_names:
@@ -148,8 +151,7 @@ def parse_rows(path: str | Path, table: pa.Table, spec: Spec, first_row: int = 0
     observed = np.stack([check.measured(v.name) for v in spec.observations], axis=1)
     action = check.actions(spec, last)
     reward = check.single("reward", last)
-    columns = EpisodeRows(observed, action, reward, t, first, last, terminated, truncated)
-    return pad_episodes(path, spec, columns)
+    return EpisodeRows(observed, action, reward, t, first, last, terminated, truncated)
 
 
 class EpisodeRows(NamedTuple):
@@ -165,29 +167,57 @@ class EpisodeRows(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Decisions of each episode."""
+        return np.flatnonzero(self.last) - np.flatnonzero(self.first)
+
+
+def row_width(spec: Spec) -> int:
+    """Numbers of a row: observations, action, interval, reward."""
+    return len(spec.observations) + (1 if isinstance(spec.actions, Discrete) else spec.actions.n) + 2
+
+
+def padded_bytes(length: np.ndarray, width: int) -> tuple[int, int]:
+    """Bytes of episodes padded to the longest, and of their rows alone, in single precision."""
+    return 4 * width * len(length) * int(length.max() + 1), 4 * width * int((length + 1).sum())
+
+
+def is_ragged(length: np.ndarray, width: int) -> bool:
+    """Whether episodes padded to the longest take so much more memory than their rows that they are not padded."""
+    padded, rows = padded_bytes(length, width)
+    return padded > RAGGED * rows and padded - rows > RAGGED_BYTES
+
+
+def index_type(rows: int) -> type[np.signedinteger[Any]]:
+    """The smaller type of integers that counts so many rows."""
+    return np.int32 if rows < 2**31 else np.int64
+
 
 def pad_episodes(path: str | Path, spec: Spec, rows: EpisodeRows) -> Trajectory:
     """Rows as episodes, padded to the longest."""
     heads, tails = np.flatnonzero(rows.first), np.flatnonzero(rows.last)
     length = tails - heads
-    width = len(spec.observations) + (1 if isinstance(spec.actions, Discrete) else spec.actions.n) + 3
     check_memory(
-        8 * len(length) * int(length.max() + 1) * width,
+        8 * len(length) * int(length.max() + 1) * (row_width(spec) + 1),
         f"{path}: {len(length):,} episodes, padded to the longest of {length.max():,} decisions,",
         "cut the longest episodes, or fit with --stream (kairode.stream in Python), which does not pad them",
     )
-    place = heads[:, None] + np.minimum(np.arange(length.max() + 1), length[:, None])
-    mask = np.arange(length.max()) < length[:, None]
+    number = index_type(len(rows.t))
+    moments = np.arange(length.max() + 1, dtype=number)
+    place = heads.astype(number)[:, None] + np.minimum(moments, length.astype(number)[:, None])
+    padding = moments[:-1] >= length[:, None]
 
     def decisions(values: np.ndarray, kind: type) -> np.ndarray:
-        spread = values[place[:, :-1]]
-        return np.where(mask if spread.ndim == 2 else mask[..., None], spread, 0).astype(kind)
+        found = values.astype(kind)[place[:, :-1]]
+        found[padding] = 0
+        return found
 
     return Trajectory(
         spec=spec,
         observation=rows.observed[place],
         action=decisions(rows.action, np.int32 if isinstance(spec.actions, Discrete) else np.float32),
-        interval=np.diff(rows.t[place], axis=1).astype(np.float32),
+        interval=decisions(np.diff(rows.t, append=0.0), np.float32),
         reward=decisions(rows.reward, np.float32),
         length=length.astype(np.int32),
         terminated=rows.terminated[tails],

@@ -38,7 +38,7 @@ class FitRun(NamedTuple):
 def run_fit(config: FitConfig, path: Path, callback: Callback = no_callback, *, streamed: bool = False) -> FitRun:
     """Collect or read the data, fit, save and test the models; resumes an interrupted fit.
 
-    If `streamed`, the batches are read from the file during the fit.
+    If `streamed`, the batches are read from disk during the fit (otherwise only those of a ragged file).
     """
     config = check_fit(config, streamed=streamed)
     command = command_of(config, path) + " --stream" * streamed

@@ -15,7 +15,7 @@ from kairode.data.stream import EpisodeStream
 from kairode.data.trajectory import Trajectory
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, prepare
-from kairode.training.batches import pad, pad_lengths, split_chunks
+from kairode.training.batches import LENGTHS, pad, pad_lengths, split_chunks
 from kairode.training.step import batch_indices
 
 CHUNK = 50
@@ -32,6 +32,12 @@ LONG, LONG_CHUNK = 2000, 500
 gradient through more is slow, and takes memory for every decision."""
 STEPS = 50_000
 """Decisions in a row of one compiled call, at most, so that an interrupt is noticed soon."""
+
+RAGGED_CHUNK = 10
+"""Iterations per compiled call where a call takes batches of similar lengths alone; those that do not fill one are
+calls of their own, since every number of iterations is compiled, which takes longer than short calls cost."""
+WASTE = 1.5
+"""Steps of a call in multiples of those that each of its iterations needs, at most."""
 
 Batches = tuple[Episodes, Int[Array, "k seeds batch"]]
 """Episodes, and the indices among them of each iteration's batches."""
@@ -104,7 +110,12 @@ class MemoryBatches(BatchSource):
 
 
 class StreamBatches(BatchSource):
-    """The same batches, read from disk: those of the next call while the current one runs."""
+    """The same batches, read from disk: those of the next call while the current one runs.
+
+    Batches of a ragged stream are padded to half, a quarter, .. of the longest episode where theirs are no longer, and
+    iterations that need much longer ones are calls of their own: a few long episodes then take time in the few
+    iterations that they are in. There are few lengths and numbers of iterations, because each compiles a program.
+    """
 
     def __init__(
         self, models: DynamicsModel, settings: TrainingConfig, data: EpisodeStream, seeds: Sequence[int]
@@ -117,12 +128,21 @@ class StreamBatches(BatchSource):
         self.episode = np.concatenate(has)
         self.first = np.repeat(np.asarray(starts, np.int32), [len(episodes) for episodes in has])
         row = 4 * (len(data.spec.observations) + data.spec.actions.n + 2)
-        self.chunk = max(1, min(CHUNK, MOST_BYTES // (row * self.most * len(seeds) * settings.batch_size)))
+        self.steps = max(1, MOST_BYTES // (row * len(seeds) * settings.batch_size))
+        """Decisions in a row of one call, at most."""
+        self.bucket = self._buckets() if data.ragged else None
         self._reader = ThreadPoolExecutor(1, "batches")
         self._ahead: dict[int, Future[Batches]] = {}
 
     def iterations(self, done: int) -> int:
-        return _until_validation(self.settings, done, self.chunk)
+        if self.bucket is None:
+            return _until_validation(self.settings, done, max(1, min(CHUNK, self.steps // self.most)))
+        usual = min(RAGGED_CHUNK, self.settings.validate_every, self.settings.iterations)
+        if _until_validation(self.settings, done, usual) < usual:
+            return 1
+        needed = self.bucket[self._chosen(done, usual)].max((1, 2))
+        taken = usual * int(needed.max())
+        return usual if taken <= min(WASTE * needed.sum(), self.steps) else 1
 
     def batches(self, done: int) -> Batches:
         found = self._ahead.pop(done, None)
@@ -136,15 +156,29 @@ class StreamBatches(BatchSource):
         self._reader.shutdown(cancel_futures=True)
 
     def _read(self, done: int) -> Batches:
-        numbers = batch_indices(self.settings, self.seeds, len(self.episode), done, self.iterations(done))
+        numbers = self._chosen(done, self.iterations(done))
         chosen = numbers.ravel()
         first = self.first[chosen]
-        episodes = prepare(self.models, self.data.parts(self.episode[chosen], first, self.most))
+        most = self.most if self.bucket is None else int(self.bucket[chosen].max())
+        episodes = prepare(self.models, self.data.parts(self.episode[chosen], first, most))
         # As in memory, where actions are encoded before chunks are filled up.
-        beyond = first[:, None] + np.arange(self.most) >= self.data.longest
+        beyond = first[:, None] + np.arange(most) >= self.data.longest
         if beyond.any():
             episodes = dataclasses.replace(episodes, action=jnp.where(beyond[..., None], 0.0, episodes.action))
         return pad_lengths(episodes), jnp.asarray(np.arange(len(chosen), dtype=np.int32).reshape(numbers.shape))
+
+    def _chosen(self, done: int, iterations: int) -> np.ndarray:
+        """The parts in the batches of some iterations, [iterations, seeds, batch]."""
+        return batch_indices(self.settings, self.seeds, len(self.episode), done, iterations)
+
+    def _buckets(self) -> np.ndarray:
+        """The length that each part is padded to."""
+        length = np.minimum(self.data.length[self.episode] - self.first, self.most)
+        edges = [self.most]
+        while edges[-1] > LENGTHS:
+            edges.append(LENGTHS * -(-edges[-1] // (2 * LENGTHS)))
+        ordered = np.array(edges[::-1], np.int32)
+        return ordered[np.searchsorted(ordered, length)]
 
 
 def _until_validation(settings: TrainingConfig, done: int, most: int) -> int:

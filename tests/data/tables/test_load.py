@@ -12,7 +12,9 @@ import pytest
 
 import kairode
 from kairode.config.tables import TableConfig
+from kairode.data.tables.columns import NOTHING
 from kairode.data.tables.load import load_rows, read_episodes
+from kairode.data.tables.source import read_source
 from kairode.errors import KairodeError
 
 VISITS = """subject,when,V,E,drug,age,sex
@@ -542,3 +544,24 @@ def test_other_encodings_are_named(tmp_path, encoding, complaint):
     (tmp_path / "visits.csv").write_bytes("episode,t,größe,action\n0,0,1,a\n0,1,2,b\n".encode(encoding))
     with pytest.raises(KairodeError, match=complaint):
         kairode.load_table(tmp_path / "visits.csv")
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [("1", "1.5"), ("", "2"), ("1.5", ""), ("2", "two"), ("2024-01-01", "2024-01-02 10:30:00.5")]
+)
+def test_types_are_those_of_all_rows_of_a_csv_file(tmp_path, first, last):
+    """Also of a file whose first megabyte has others."""
+    path, rows = tmp_path / "long.csv", 80_000
+    lines = [f"{i // 10},{i % 10},{0.5 * i},{first},{'ab'[i % 2]}" for i in range(rows)]
+    lines[-1] = f"{rows // 10 - 1},9,0.5,{last},a"
+    path.write_text("\n".join(["episode,t,x,z,action", *lines]) + "\n")
+    assert path.stat().st_size > 2**20
+    _, found, _ = read_source(path, ("episode", "action"))
+    with pa.input_stream(str(path)) as file:
+        options = pacsv.ConvertOptions(
+            null_values=sorted(NOTHING),
+            strings_can_be_null=False,
+            column_types={"episode": pa.string(), "action": pa.string()},
+        )
+        expected = pacsv.read_csv(file, pacsv.ReadOptions(use_threads=False), convert_options=options)
+    assert found.equals(expected)

@@ -71,17 +71,21 @@ def numbers(column: pa.ChunkedArray, name: str, faults: Faults, advice: str = ""
     if is_text(column.type):
         values = _parsed(column, name, faults, advice)
     elif is_number(column.type):
-        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+        values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values = np.require(values, np.float64, "W")
     else:
         faults.add(name, f"numbers are required, the column holds {column.type}{advice}")
         return np.full(len(column), np.nan)
+    beyond = np.abs(values) > np.finfo(np.float32).max
+    if not beyond.any():
+        return values
     faults.add_rows(np.isinf(values), name, "the number is infinite: correct it, or leave the cell empty")
-    with np.errstate(invalid="ignore"):
-        large = np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)
     faults.add_rows(
-        large, name, lambda row: f"{values[row]:g} exceeds single precision: correct it, or use another unit"
+        beyond & ~np.isinf(values),
+        name,
+        lambda row: f"{values[row]:g} exceeds single precision: correct it, or use another unit",
     )
-    return np.where(large | np.isinf(values), np.nan, values)
+    return np.where(beyond, np.nan, values)
 
 
 def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> np.ndarray:
@@ -120,12 +124,12 @@ def categories(column: pa.ChunkedArray, name: str, faults: Faults) -> Categories
         return Categories(np.full(len(column), MISSING), [])
     if is_time(kind):  # not every timestamp has a value in Python
         column = column.cast(pa.string())
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = column.dictionary_encode().combine_chunks()
     found = [None if is_empty(value) else _name(value) for value in encoded.dictionary.to_pylist()]
     names = sorted({name for name in found if name is not None}, key=_sort_key)
     code = {name: i for i, name in enumerate(names)}
-    code_of = np.array([*(MISSING if name is None else code[name] for name in found), MISSING])
-    places = encoded.indices.cast(pa.int64()).fill_null(len(found)).to_numpy(zero_copy_only=False)
+    code_of = np.array([*(MISSING if name is None else code[name] for name in found), MISSING], np.int32)
+    places = encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
     return Categories(code_of[places], names)
 
 
@@ -179,6 +183,8 @@ def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) 
 
 def _are_compact_dates(values: np.ndarray) -> bool:
     """Whether all numbers have the form YYYYMMDD."""
+    if not (np.nanmin(values, initial=np.inf) >= 19_000_101 and np.nanmax(values, initial=-np.inf) <= 21_001_231):
+        return False
     known = values[~np.isnan(values)]
     day, month, year = known % 100, known // 100 % 100, known // 10000
     valid = (known == np.round(known)) & (day >= 1) & (day <= 31) & (month >= 1) & (month <= 12)

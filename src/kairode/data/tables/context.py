@@ -1,11 +1,13 @@
 """A table on its way to episodes, and the order of its rows."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pyarrow as pa
 
 from kairode.config.tables import TableConfig
+from kairode.data.table import index_type
 from kairode.data.tables.columns import MISSING, categories, times
 from kairode.data.tables.faults import Faults
 
@@ -50,15 +52,19 @@ class RowGroups:
     """Sorted rows of which those of one episode and time belong together; each group becomes one row."""
 
     def __init__(self, same: np.ndarray) -> None:
-        self.heads = np.flatnonzero(~same)
-        """The first row of every group."""
-        self.number = np.cumsum(~same) - 1
-        """The group of every row."""
-
-    @property
-    def single(self) -> bool:
+        self.same = same
+        self.single = not same.any()
         """Whether every group has one row."""
-        return len(self.heads) == len(self.number)
+
+    @functools.cached_property
+    def heads(self) -> np.ndarray:
+        """The first row of every group."""
+        return np.flatnonzero(~self.same)
+
+    @functools.cached_property
+    def number(self) -> np.ndarray:
+        """The group of every row."""
+        return np.cumsum(~self.same) - 1
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """Means of what is not missing."""
@@ -132,14 +138,18 @@ def sort_rows(context: TableContext) -> SortedRows:
     if config.time not in faults.columns:
         faults.add_rows(np.isnan(t), config.time, "the time is missing")
     faults.raise_any()
-    _, place, episode = np.unique(ids.codes, return_index=True, return_inverse=True)
-    episode = np.argsort(np.argsort(place))[episode]  # in the order of the file
-    order = np.lexsort((t, episode))
-    if (np.diff(order) < 0).any():
+    number = index_type(len(t))
+    place = np.empty(len(ids.names), number)
+    place[ids.codes[::-1]] = np.arange(len(t) - 1, -1, -1, dtype=number)  # the first row stays
+    episode = np.argsort(np.argsort(place)).astype(number)[ids.codes]  # in the order of the file
+    follows = (episode[1:] > episode[:-1]) | ((episode[1:] == episode[:-1]) & (t[1:] >= t[:-1]))
+    order = np.arange(len(t), dtype=number)
+    if not follows.all():
+        order = np.lexsort((t, episode)).astype(number)
+        episode, t = episode[order], t[order]
         context.table = context.table.take(order)
         context.notes.append("Rows were sorted by episode and time.")
     faults.rows = context.order = order
-    episode, t = episode[order], t[order]
     within = np.append(False, episode[1:] == episode[:-1])
     t = t - t[~within][episode]
     step = np.append(1.0, np.diff(t))

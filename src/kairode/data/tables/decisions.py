@@ -52,17 +52,18 @@ def decided_actions(
         taken = action[decides]
         low, high = (tuple(bound(taken, axis=0).tolist()) for bound in (np.min, np.max))
         return np.where(decides[:, None], action, 0.0), Continuous(names, low, high)
-    kinds, codes, counts = np.unique(action[decides], return_inverse=True, return_counts=True)
+    counts = np.bincount(action[decides], minlength=len(names))
+    kinds = np.flatnonzero(counts)
     if len(kinds) > MOST_ACTIONS:
         raise KairodeError(
             f"{context.name}, column '{short_name(context.decided[0])}': {len(kinds):,} different actions, at most "
             f"{MOST_ACTIONS:,}: give continuous ones as controls, or group them."
         )
-    unused = [name for i, name in enumerate(names) if i not in kinds]
+    unused = [name for name, count in zip(names, counts, strict=True) if not count]
     if unused:
         context.notes.append(f"Actions that no decision takes are left out: {listed(unused)}.")
-    taken_names = [names[i] for i in kinds]
-    rare = [f"{name} ({count:,})" for name, count in zip(taken_names, counts, strict=True) if count < RARE * len(codes)]
+    taken_names, few = [names[i] for i in kinds], RARE * counts.sum()
+    rare = [f"{name} ({count:,})" for name, count in zip(taken_names, counts[kinds], strict=True) if count < few]
     if rare and len(context.decided) > 1:
         context.notes.append(f"Rare combinations of actions (decisions): {listed(rare)}.")
     if len(kinds) > MANY and all(_is_number(name) for name in taken_names):
@@ -70,9 +71,8 @@ def decided_actions(
             f"'{short_name(context.decided[0])}' has {len(kinds):,} different numbers, each an action of its own: if "
             "it is a quantity, such as a dose, give it as controls."
         )
-    found = np.zeros(len(action), np.int64)
-    found[decides] = codes
-    return found, Discrete(tuple(taken_names))
+    code_of = (np.cumsum(counts > 0) - 1).astype(np.int32)
+    return np.where(decides, code_of[action], np.int32(0)), Discrete(tuple(taken_names))
 
 
 def _is_number(name: str) -> bool:
@@ -109,7 +109,8 @@ def read_terminated(context: TableContext, rows: SortedRows) -> np.ndarray:
     if name != ENDS[0] and context.has(ENDS[0]):
         context.notes.append(f"The column '{ENDS[0]}' is not used.")
     found = flags(context.table[name], name, context.faults)
-    ends = rows.groups.number[rows.last][rows.episode] == rows.groups.number
+    groups = rows.groups
+    ends = rows.last if groups.single else groups.number[rows.last][rows.episode] == groups.number
     context.faults.add_rows(
         found & ~ends, name, "true before the last row of its episode: it must be true in the last row alone"
     )
@@ -204,7 +205,7 @@ def rewards_of(
     found = np.zeros(len(decides))
     if isinstance(reward, np.ndarray):
         found[begins] = reward[begins + 1] if context.config.reward_row == "end" else reward[begins]
-        unused = int((np.nan_to_num(reward) != 0)[rows.last & ~rows.first].sum())
+        unused = int((np.nan_to_num(reward[rows.last & ~rows.first]) != 0).sum())
         if unused and context.config.reward_row == "decision":
             context.notes.append(
                 f"{unused:,} rewards in the last row of an episode are not used, as no interval follows. If they were "

@@ -1,7 +1,7 @@
 """Tables of irregular records as episodes: any file or data frame whose columns the caller names."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kairode.config.keywords import field_names, with_options
 from kairode.config.tables import CSV, TableConfig, ending
-from kairode.data.table import EpisodeRows, described_spec, open_file, pad_episodes, read
+from kairode.data.table import EpisodeRows, described_spec, is_ragged, open_file, pad_episodes, read, row_width
 from kairode.data.tables.context import SortedRows, TableContext, sort_rows
 from kairode.data.tables.decisions import (
     Reward,
@@ -50,6 +50,25 @@ class LoadedTable(NamedTuple):
     """The row of the table that each observation is from, in the order of the episodes."""
 
 
+class FlatTable(NamedTuple):
+    """Episodes of a table as rows, without padding."""
+
+    name: str
+    spec: Spec
+    episodes: EpisodeRows
+    rows: np.ndarray
+    """As in `LoadedTable`."""
+
+    @property
+    def ragged(self) -> bool:
+        """Whether padding would take far more memory than the rows."""
+        return is_ragged(self.episodes.lengths, row_width(self.spec))
+
+    def padded(self) -> LoadedTable:
+        """The episodes, padded to the longest."""
+        return LoadedTable(pad_episodes(self.name, self.spec, self.episodes), self.rows)
+
+
 def load_table(source: Any, *, reward: str | Reward | None = None, **columns: Any) -> Trajectory:
     """Load episodes from a table whose columns have names of your own.
 
@@ -66,13 +85,20 @@ def load_table(source: Any, *, reward: str | Reward | None = None, **columns: An
 
     Example: `kairode.load_table("visits.csv", episode="subject", time="when", action="drug", static=["age"])`
     """
+    return load_rows(source, *table_options(reward, columns, "kairode.load_table")).data
+
+
+def table_options(
+    reward: str | Reward | None, columns: Mapping[str, Any], where: str
+) -> tuple[TableConfig, Reward | None]:
+    """The config of what a function is given about a table, and the reward if it is a function."""
     given = {name: _as_tuple(name, value) if name in SEVERAL else value for name, value in columns.items()}
     if not (reward is None or isinstance(reward, str) or callable(reward)):
         raise KairodeError(f"reward must be a column, an expression or a function, got {type(reward).__name__}.")
     if not callable(reward):
         given["reward"] = reward
-    config = with_options(TableConfig(), given, where="kairode.load_table", own=field_names(TableConfig))
-    return load_rows(source, config, reward if callable(reward) else None).data
+    config = with_options(TableConfig(), given, where=where, own=field_names(TableConfig))
+    return config, reward if callable(reward) else None
 
 
 def _as_tuple(name: str, value: Any) -> tuple[str, ...]:
@@ -86,18 +112,27 @@ def load_rows(
     source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
 ) -> LoadedTable:
     """Load a table with a config; `keep_missing` leaves missing observations NaN, whatever the config."""
+    return load_flat(source, config, reward, keep_missing=keep_missing).padded()
+
+
+def load_flat(
+    source: Any, config: TableConfig, reward: Reward | None = None, *, keep_missing: bool = False
+) -> FlatTable:
+    """`load_rows`, without padding."""
     try:
-        return _load_rows(source, config, reward, keep_missing)
+        return _load_flat(source, config, reward, keep_missing)
     except pa.ArrowException as error:  # of a type that Arrow has no function for
         first = (str(error).splitlines() or [""])[0]
         raise KairodeError(f"a column cannot be read ({first}): convert it, or add it to ignore.") from error
 
 
-def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_missing: bool) -> LoadedTable:
+def _load_flat(source: Any, config: TableConfig, reward: Reward | None, keep_missing: bool) -> FlatTable:
     texts = (config.episode, *(() if config.controls else config.action), *config.categorical)
     name, table, lines = read_source(source, texts)
+    pa.default_memory_pool().release_unused()
     context = TableContext(name, table, config, Faults(name, np.arange(table.num_rows), lines))
     _check_columns(context)
+    del table
     rows = sort_rows(context)
     observed = read_observations(context)
     action, action_names = read_actions(context)
@@ -125,14 +160,19 @@ def _load_rows(source: Any, config: TableConfig, reward: Reward | None, keep_mis
     rewards = rewards_of(context, given, {**extra, **usable}, rows, keep_missing)
     check_actions_given(context, action, rows.last)
     context.faults.raise_any()
+    context.table = context.table.schema.empty_table()  # what follows needs the memory
+    pa.default_memory_pool().release_unused()
     single = _single_rows(context, rows)
     action, actions = decided_actions(context, action, action_names, ~rows.last)
     formula = reward_formula(context, given, extra, action, actions, ~rows.last)
+    categories = names_of(observed)
     values, variables = encode(context, observed if keep_missing else filled)
+    del observed, filled, usable, extra, given
     flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
-    flat = EpisodeRows(*(column[~single] for column in flat))
-    spec = dataclasses.replace(_spec(context, variables, actions, flat, rows), **formula, categories=names_of(observed))
-    return LoadedTable(pad_episodes(name, spec, flat), context.faults.rows[~single])
+    if single.any():
+        flat = EpisodeRows(*(column[~single] for column in flat))
+    spec = dataclasses.replace(_spec(context, variables, actions, flat, rows), **formula, categories=categories)
+    return FlatTable(name, spec, flat, context.faults.rows[~single])
 
 
 def read_episodes(path: str | Path, config: TableConfig | None = None, *, keep_missing: bool = False) -> LoadedTable:
@@ -140,13 +180,18 @@ def read_episodes(path: str | Path, config: TableConfig | None = None, *, keep_m
 
     With a config, every file is loaded as a table.
     """
-    if config is None and ending(path) not in CSV:
-        with open_file(path) as file:
-            own = described_spec(path, file.schema_arrow) is not None or _has_controls(file.schema_arrow.names)
-        if own:
-            data = read(path)
-            return LoadedTable(data, np.arange(data.decisions + len(data)))
+    if config is None and in_own_format(path):
+        data = read(path)
+        return LoadedTable(data, np.arange(data.decisions + len(data)))
     return load_rows(path, config or TableConfig(), keep_missing=keep_missing)
+
+
+def in_own_format(source: Any) -> bool:
+    """Whether a source is a Parquet file in the format of `kairode.write`."""
+    if not isinstance(source, str | Path) or ending(source) in CSV:
+        return False
+    with open_file(source, streamed=True) as file:
+        return described_spec(source, file.schema_arrow) is not None or _has_controls(file.schema_arrow.names)
 
 
 def _has_controls(names: Sequence[str]) -> bool:

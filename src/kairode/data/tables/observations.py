@@ -32,16 +32,17 @@ def read_observations(context: TableContext) -> Observed:
             context.faults.add(name, EMPTY_COLUMN)
         else:
             found[name] = values = numbers(column, name, context.faults, advice)
-            if _counts_rows(values[np.argsort(context.faults.rows)]):
+            if _counts_rows(values, context.faults.rows):
                 context.faults.add(name, "it holds the numbers of the rows: add it to ignore")
     if not context.observed:
         raise KairodeError(f"{context.name}: no column is left that is an observation.")
     return found
 
 
-def _counts_rows(values: np.ndarray) -> bool:
+def _counts_rows(values: np.ndarray, rows: np.ndarray) -> bool:
     """Whether a column, in the order of the file, is 0, 1, 2, .. or 1, 2, 3, .."""
-    return len(values) >= MANY_ROWS and values[0] in (0, 1) and bool(np.all(np.diff(values) == 1))
+    since = values[:MANY_ROWS] - rows[:MANY_ROWS]
+    return len(values) >= MANY_ROWS and since[0] in (0, 1) and bool(np.all(values - rows == since[0]))
 
 
 def _checked_categories(context: TableContext, name: str) -> Categories:
@@ -160,7 +161,10 @@ def encode(context: TableContext, observed: Observed) -> tuple[np.ndarray, tuple
             columns.append(np.where(lost, np.nan, codes == i))
             variables.append(Variable(f"{name}={names[i]}", "0 or 1", 0.0, 1.0))
         context.notes.append(f"'{name}' was encoded as {listed(f'{name}={names[i]}' for i in kept)}.")
-    return np.stack(columns, axis=1).astype(np.float32), tuple(variables)
+    values = np.empty((len(columns[0]), len(columns)), np.float32)
+    for i, column in enumerate(columns):
+        values[:, i] = column
+    return values, tuple(variables)
 
 
 def names_of(observed: Observed) -> tuple[tuple[str, tuple[str, ...]], ...]:

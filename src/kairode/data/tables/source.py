@@ -1,5 +1,6 @@
 """Tables of any kind as Arrow tables: CSV and Parquet files, data frames, Arrow tables, dictionaries of columns."""
 
+import contextlib
 import csv
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,16 +69,17 @@ def _read_csv(path: Path, texts: Sequence[str]) -> tuple[pa.Table, bool]:
             raise KairodeError(f"{path}: the text is not UTF-8 (UTF-16, as spreadsheets save it?). Save it as UTF-8.")
         if "\ufffd" in head:
             raise KairodeError(f"{path}: the names of the columns are not UTF-8. Save the file as UTF-8.")
-        check_memory(GROWTH * size, f"{path}: the rows", "convert it to Parquet in parts, and fit with --stream")
+        check_memory(
+            GROWTH * size,
+            f"{path}: the rows",
+            "load and write it in parts (kairode.load_table, kairode.write), and fit with --stream",
+        )
         if not head:
             raise KairodeError(f"{path} is empty: a first line with the names of the columns is required.")
         delimiter = max(DELIMITERS, key=lambda one: (len(next(csv.reader([head], delimiter=one), [])), head.count(one)))
         names = next(csv.reader([head], delimiter=delimiter), [])
         texts = [name for name in names if name.strip() in texts]  # as Arrow finds them in the file
-        try:
-            table = _parse_csv(path, delimiter, texts, threads=True)
-        except pa.ArrowInvalid:
-            table = _parse_csv(path, delimiter, texts, threads=False)  # its errors name the row
+        table = _read_rows(path, delimiter, dict.fromkeys(texts, pa.string()))
         table = table.rename_columns([name.strip() for name in table.column_names])
     for field in table.schema:
         if pa.types.is_binary(field.type):
@@ -98,19 +100,37 @@ def _head_and_size(path: Path) -> tuple[str, int, int]:
     return first[0] if first else "", lines + (end != b"\n"), size
 
 
-def _parse_csv(path: Path, delimiter: str, texts: Sequence[str], threads: bool) -> pa.Table:
+def _read_rows(path: Path, delimiter: str, types: dict[str, pa.DataType]) -> pa.Table:
+    """The rows of a CSV file, with the types of its first ones where all others agree: to recognise the types of all
+    rows, the parser keeps the whole text in memory."""
+    with contextlib.suppress(pa.ArrowInvalid):
+        first = _first_rows(path, delimiter, types)
+        found = {field.name: field.type for field in first if not pa.types.is_null(field.type)}
+        return _parse_csv(path, delimiter, found, threads=True)
+    with contextlib.suppress(pa.ArrowInvalid):
+        return _parse_csv(path, delimiter, types, threads=True)
+    return _parse_csv(path, delimiter, types, threads=False)  # its errors name the row
+
+
+def _first_rows(path: Path, delimiter: str, types: dict[str, pa.DataType]) -> pa.Schema:
+    with pa.input_stream(str(path)) as file, pacsv.open_csv(file, **_options(delimiter, types, threads=False)) as rows:
+        return rows.schema
+
+
+def _parse_csv(path: Path, delimiter: str, types: dict[str, pa.DataType], threads: bool) -> pa.Table:
     """A CSV file, in which numbers, ISO dates and timestamps are recognised."""
     with pa.input_stream(str(path)) as file:
-        return pacsv.read_csv(
-            file,
-            read_options=pacsv.ReadOptions(use_threads=threads),
-            parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pacsv.ConvertOptions(
-                null_values=sorted(NOTHING),
-                strings_can_be_null=False,
-                column_types={name: pa.string() for name in texts},
-            ),
-        )
+        return pacsv.read_csv(file, **_options(delimiter, types, threads))
+
+
+def _options(delimiter: str, types: dict[str, pa.DataType], threads: bool) -> dict[str, Any]:
+    return {
+        "read_options": pacsv.ReadOptions(use_threads=threads),
+        "parse_options": pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pacsv.ConvertOptions(
+            null_values=sorted(NOTHING), strings_can_be_null=False, column_types=types
+        ),
+    }
 
 
 def _checked(name: str, table: pa.Table) -> pa.Table:
