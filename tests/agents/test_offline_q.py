@@ -65,7 +65,7 @@ def test_values_are_those_of_value_iteration() -> None:
     chances = np.array([[0.45, 0.45, 0.1], [0.1, 0.45, 0.45], [0.1, 0.45, 0.45]])
     settings = OfflineSettings(jnp.array([0.0, 0.5]), jnp.zeros(2))
     found = train_offline_q(
-        records(chances), support(chances), settings, hidden=(32, 32), iterations=6000, snapshots=2, seed=0
+        records(chances), support(chances).behavior, settings, hidden=(32, 32), iterations=6000, snapshots=2, seed=0
     )
     values = np.asarray(jax.vmap(lambda q: q(jnp.eye(3)))(jax.tree.map(lambda x: x[-1], found)))
     np.testing.assert_allclose(values[0], optimal(np.ones((3, 3), bool)), atol=0.05)
@@ -81,7 +81,7 @@ def test_cql_is_below_the_values_of_what_was_not_done() -> None:
     chances = np.array([[0.49, 0.49, 0.02], [0.02, 0.49, 0.49], [0.02, 0.49, 0.49]])
     settings = OfflineSettings(jnp.zeros(2), jnp.array([0.0, 1.0]))
     found = train_offline_q(
-        records(chances), support(chances), settings, hidden=(32, 32), iterations=3000, snapshots=1, seed=0
+        records(chances), support(chances).behavior, settings, hidden=(32, 32), iterations=3000, snapshots=1, seed=0
     )
     plain, careful = np.asarray(jax.vmap(lambda q: q(jnp.eye(3)))(jax.tree.map(lambda x: x[0], found)))
     rare, common = careful[2, 0] - plain[2, 0], (careful[2, 1:] - plain[2, 1:]).mean()

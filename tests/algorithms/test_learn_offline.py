@@ -1,5 +1,6 @@
 """Policies from records alone, on processes whose best action is known."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 import kairode
+from kairode.agents.fitted_q import least_value
 from kairode.algorithms import learn_offline
 from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
 from kairode.algorithms.learn_offline import Candidate, choose_offline, evenly_spaced, rank_candidates
 from kairode.config.offline import OfflineConfig
 from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Spec, Task
 from kairode.errors import KairodeError, KairodeWarning
 
 STEPS = 8
@@ -25,7 +28,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_offline, "SELECTION", Effort(3, 400, 5))
 
 
-def records(episodes: int = 200, seed: int = 0, discount: float = 0.9, wild: float = 0.01) -> Trajectory:
+def records(
+    episodes: int = 200, seed: int = 0, discount: float = 0.9, wild: float = 0.01, **columns: Any
+) -> Trajectory:
     """The level x moves towards 1 under `up`, towards -1 under `down`, in proportion to the time; staying near 0 pays.
 
     `wild` is taken once in a hundred decisions, always where it happens to pay much.
@@ -42,11 +47,12 @@ def records(episodes: int = 200, seed: int = 0, discount: float = 0.9, wild: flo
             for name, value in zip(rows, (who, t, x, act, gain), strict=True):
                 rows[name].append(value)
             x, t = after, t + tau
+    rows |= {name: make(rows) for name, make in columns.items()}
     return kairode.load_table(rows, episode="who", action="act", reward="gain", discount=discount)
 
 
-def greedy(policy: Any, data: Trajectory, x: float) -> str:
-    action, _ = policy.act((), jnp.array([x], jnp.float32), jnp.zeros(()), key=jax.random.key(0))
+def greedy(policy: Any, data: Trajectory, *seen: float) -> str:
+    action, _ = policy.act((), jnp.array(seen, jnp.float32), jnp.zeros(()), key=jax.random.key(0))
     return data.spec.actions.names[int(action)]
 
 
@@ -74,6 +80,45 @@ def test_what_was_hardly_ever_done_is_excluded(data: Trajectory, tmp_path: Any) 
     for one, other in zip(jax.tree.leaves(careful), jax.tree.leaves(loaded), strict=True):
         np.testing.assert_array_equal(one, other)
     assert "wild" not in {greedy(loaded, data, x) for x in xs}
+
+
+def test_units_do_not_matter() -> None:
+    """A column of large numbers, such as platelets, does not drown the one that matters; nor does an offset."""
+    data = records(
+        wild=0.0,
+        x=lambda rows: [5.0 + 0.001 * x for x in rows["x"]],
+        count=lambda rows: np.random.default_rng(1).normal(250_000, 50_000, len(rows["x"])).tolist(),
+    )
+    policy = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
+    for count in (200_000.0, 300_000.0):
+        assert [greedy(policy, data, 5.0 + 0.001 * x, count) for x in (-0.9, 0.9)] == ["up", "down"]
+
+
+class Steep(Task):
+    """Only 'up' pays, whatever the table says."""
+
+    spec: Spec
+
+    def reward(self, obs: Any, action: Any, next_obs: Any, tau: Any) -> Any:
+        return jnp.where(action == self.spec.actions.names.index("up"), 1.0, 0.0) + 0.0 * obs[0]
+
+    def terminal(self, obs: Any) -> Any:
+        return jnp.zeros((), bool)
+
+
+def test_rewards_of_a_task_of_the_users_own(data: Trajectory) -> None:
+    policy = kairode.learn_offline(None, data, task=Steep(data.spec), recipes=("q-learning",), **SMALL)
+    assert {greedy(policy, data, x) for x in (-0.9, 0.0, 0.9)} == {"up"}
+    other: Any = Steep(dataclasses.replace(data.spec, discount=0.5))
+    with pytest.raises(KairodeError, match=r"0\.5 in the task and 0\.9 in the data"):
+        kairode.learn_offline(None, data, task=other, recipes=("q-learning",), **SMALL)
+
+
+def test_leaving_the_data_is_worse_than_going_on() -> None:
+    """Where rewards are costs and records were cut off: -1 a day for ever."""
+    rows = {"episode": np.repeat(np.arange(10), 31), "t": np.tile(np.arange(31.0), 10), "reward": np.full(310, -1.0)}
+    data = kairode.load_table({**rows, "action": np.tile([0, 1], 155), "x": np.arange(310.0) % 7}, discount=0.999)
+    assert least_value(data) <= -1 / (1 - 0.999) * 0.999
 
 
 @pytest.mark.slow
@@ -128,7 +173,7 @@ def test_the_replay_buffer_has_the_records(data: Trajectory) -> None:
     """All of them and room for what is imagined, unless that would be too much."""
     models = [object()]  # not used
     config = OfflineConfig(decisions=3000)
-    problem = learn_offline._Problem(data, kairode.learn_task(data, members=1), models, None, config, 0)  # type: ignore[arg-type]
+    problem = learn_offline._Problem(data, data, kairode.learn_task(data, members=1), models, None, config, 0)  # type: ignore[arg-type]
     settings, rows = learn_offline._replay(problem, agents=2)
     assert len(rows.action) == data.decisions
     assert settings.replay_capacity == data.decisions + 3000
