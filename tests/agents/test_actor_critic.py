@@ -17,6 +17,7 @@ from kairode.agents.dqn import ReplayTransition
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.config.agents import ACTOR_CRITICS, ActorCriticConfig
 from kairode.config.presets import mpc_preset
+from kairode.envs.core import Continuous
 from kairode.errors import KairodeError
 from kairode.runs.mpc import run_mpc
 
@@ -233,6 +234,9 @@ def test_controls_and_actions_are_inverse() -> None:
     spec = kairode.make("pendulum").task.spec
     np.testing.assert_allclose(controls(spec, np.array([[-1.0], [0.5]])), [[-2.0], [1.0]])
     np.testing.assert_allclose(actions(spec, np.array([[-2.0], [1.0]])), [[-1.0], [0.5]])
+    fixed = dataclasses.replace(spec, actions=Continuous(("dose",), (1.0,), (1.0,)))
+    np.testing.assert_allclose(actions(fixed, np.array([[1.0]])), [[0.0]])
+    np.testing.assert_allclose(controls(fixed, np.array([[0.7]])), [[1.0]])
     with pytest.raises(KairodeError, match="discrete"):
         controls(kairode.make("hiv").task.spec, np.zeros((1, 1)))
 

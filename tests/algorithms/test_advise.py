@@ -304,6 +304,9 @@ def test_a_saved_advisor_is_the_same(data: Trajectory, advisor: kd.Advisor, tmp_
     assert fixed.advise().next_visit == 2.5
     with pytest.raises(KairodeError, match="neither price nor budget"):
         kd.load_advisor(tmp_path, price=1.0)
+    (tmp_path / "task.json").write_text("{}")  # of an earlier advisor
+    advisor.save(tmp_path)
+    assert not (tmp_path / "task.json").exists()
     weights = next(tmp_path.glob("advisor-*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(KairodeError, match="digest"):

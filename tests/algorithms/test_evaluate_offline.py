@@ -18,6 +18,7 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
+from kairode.algorithms.evaluate_offline import record_ends, returns_within
 from kairode.data.policy import Constant, Memoryless, Policy, Random
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError, KairodeWarning
@@ -159,6 +160,20 @@ def test_where_no_weight_is_left_values_stand_uncorrected() -> None:
     found = doubly_robust(ratios, rewards, discounts, q, v, mask).estimate(np.ones((1, 2)))
     np.testing.assert_allclose(found, (3 + 2) / 2 + (5 - 4) + 0.9 * 20)
     assert decisions_with_weight(ratios) == 1
+
+
+def test_imagined_returns_end_where_records_do() -> None:
+    """Records that begin alike end at the times of any of these; one that terminated has no end."""
+    rows = {"episode": [0, 0, 1, 1, 1, 2, 2], "t": [0.0, 2.0, 0.0, 3.0, 9.0, 0.0, 1.0], "x": [1.0, 0, 1, 0, 0, 5, 0]}
+    table = {**rows, "action": ["a", "b"] * 3 + ["a"], "reward": [1.0] * 7, "terminated": [0, 0, 0, 0, 0, 0, 1]}
+    data = kairode.load_table(table, discount=0.5)
+    ends = record_ends(data, np.array([[1.0]] * 200 + [[5.0]] * 2), np.random.default_rng(0))
+    assert set(ends[:200]) == {2.0, 9.0}
+    assert 60 < (ends[:200] == 2.0).sum() < 140
+    assert np.isinf(ends[200:]).all()
+    found = returns_within(data, np.array([2.0, 3.0, np.inf]))
+    np.testing.assert_allclose(found, [1.0, 1.0, 1.0])  # a decision at the end itself counts no longer
+    np.testing.assert_allclose(returns_within(data, np.array([0.5, 3.5, np.inf])), [1.0, 1 + 0.5**3, 1.0])
 
 
 def test_doubly_robust_estimates() -> None:

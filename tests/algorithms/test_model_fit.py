@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 import kairode
-from kairode.algorithms.fit import check_fit
+from kairode.algorithms.fit import check_fit, rescale_ticks
 from kairode.config.presets import fit_preset
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.errors import KairodeError
@@ -257,3 +257,13 @@ def test_an_ensemble_is_fitted_as_its_members_alone() -> None:
     first = kairode.fit("rnn", data, iterations=5, latent_size=3)
     np.testing.assert_allclose(both[0].decoder.weight, first.decoder.weight, rtol=1e-5, atol=1e-6)
     assert np.abs(both[1].decoder.weight - both[0].decoder.weight).max() > 1e-3
+
+
+def test_returns_do_not_depend_on_the_tick() -> None:
+    """Visits about 95 days apart, discounted by 0.99 a day."""
+    rows = {"episode": [0, 0, 0, 1, 1], "t": [0.0, 90.0, 190.0, 0.0, 95.0], "x": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    data = kairode.load_table({**rows, "action": ["a"] * 5, "reward": [1.0, 2.0, 0.0, 3.0, 0.0]}, discount=0.99)
+    scaled = rescale_ticks(data)
+    assert scaled.spec.tick == 100.0
+    np.testing.assert_allclose(scaled.discounted, data.discounted)
+    np.testing.assert_allclose(data.discounted[0], 1 + 2 * 0.99**90)

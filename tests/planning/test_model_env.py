@@ -20,7 +20,7 @@ from kairode.envs.gridworld import GridworldTask
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.zoo import build
-from kairode.planning.model_env import ModelEnv, decision_observations, make_model_env, obs_range
+from kairode.planning.model_env import ModelEnv, constant_variables, decision_observations, make_model_env, obs_range
 
 ENV = kairode.make("gridworld")
 SPEC = ENV.task.spec
@@ -237,6 +237,20 @@ def test_what_was_seen() -> None:
     np.testing.assert_allclose(obs_range(data, 0.25), [[-3.0, 0.25], [3.0, 4.75]])
     np.testing.assert_allclose(obs_range(data, 10.0), [[-3.5, -5.0], [3.5, 5.0]])
     np.testing.assert_array_equal(decision_observations(data), [[0.0, 1.0], [2.0, 2.0], [-2.0, 4.0]])
+
+
+def test_what_never_changes_keeps_its_value() -> None:
+    """The first variable is constant in both episodes; padding and single observations say nothing."""
+    data = experience([[[2.0, 1.0], [2.0, 3.0], [9.0, 9.0]], [[-1.0, 2.0], [-1.0, 2.0], [-1.0, 1.5]]], lengths=(1, 2))
+    mask = constant_variables(data)
+    assert mask is not None
+    assert mask.tolist() == [True, False]
+    once = experience([[[2.0, 1.0], [9.0, 9.0]]], lengths=(0,))
+    assert constant_variables(once) is None
+    env = make_model_env(always(small(), (-9.0, 4.0)), ENV, constant=jnp.asarray(mask))
+    start, *later = course(env, KEY)
+    for moment in later:
+        np.testing.assert_allclose(moment.obs, [start.obs[0], 4.0], atol=1e-5)
 
 
 def test_short_branches() -> None:

@@ -288,7 +288,7 @@ def _in_models(
             constant=None if constant is None else jnp.asarray(constant),
         )
         found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))
-        returns.append(_returns_within(found, record_ends(data, np.asarray(found.observation)[:, 0], rng)))
+        returns.append(returns_within(found, record_ends(data, np.asarray(found.observation)[:, 0], rng)))
     each = np.stack(returns)
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
@@ -307,7 +307,7 @@ def record_ends(data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.ra
     return np.array([ends[rng.choice(same[row.tobytes()])] for row in np.asarray(starts, np.float32)])
 
 
-def _returns_within(found: Trajectory, ends: np.ndarray) -> np.ndarray:
+def returns_within(found: Trajectory, ends: np.ndarray) -> np.ndarray:
     """Discounted returns of the decisions before these times."""
     spec, times = found.spec, np.asarray(found.time, np.float64)[:, :-1]
     counts = np.asarray(found.mask) & (times < ends[:, None] - 1e-3 * spec.tick)
