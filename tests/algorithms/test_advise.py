@@ -225,7 +225,7 @@ def test_rare_actions_and_actions_without_support() -> None:
     assert found.action == "a"
     assert math.isnan(found.values["b"])
     assert json.loads(json.dumps(found.figures(), allow_nan=False))["values"]["b"] is None
-    assert "b not supported" in str(found)
+    assert "b: not supported" in str(found)
 
 
 def test_the_reference(data: Trajectory) -> None:

@@ -1,6 +1,7 @@
 """Policies from records alone, on processes whose best action is known."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 import kairode
 from kairode.agents.fitted_q import least_value
-from kairode.algorithms import learn_offline
+from kairode.algorithms import learn_offline, task
 from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
 from kairode.algorithms.learn_offline import Candidate, choose_offline, evenly_spaced, rank_candidates
 from kairode.config.offline import OfflineConfig
@@ -26,6 +27,8 @@ SMALL: Any = {"updates": 1000, "stops": 1, "hidden": (32, 32)}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates of little effort: what is tested is what is chosen among."""
     monkeypatch.setattr(learn_offline, "SELECTION", Effort(3, 400, 5))
+    monkeypatch.setattr(task, "fit_outcomes", functools.partial(task.fit_outcomes, iterations=500))
+    monkeypatch.setattr(learn_offline, "fit_behavior", functools.partial(learn_offline.fit_behavior, iterations=300))
 
 
 def records(

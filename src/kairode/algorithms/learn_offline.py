@@ -132,6 +132,8 @@ def choose_offline(
         raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     check_recipes(config, data.spec)
+    if not members and isinstance(data.spec.actions, Discrete) and all(RECIPES[name].model for name in config.recipes):
+        raise KairodeError("these recipes learn in imagination and need models: pass some, or choose other recipes.")
     if choose is None:
         held_out = _held_out(data, config.held_out)
         data, choose = data[~held_out], data[held_out]
@@ -146,10 +148,7 @@ def choose_offline(
     else:
         found = learn_controls(members or None, train, task=learned, seed=seed, callback=callback, folder=folder)
     if not found:
-        raise KairodeError(
-            "no recipe is left: those in imagination need models, so pass some or choose others (what diverged is left "
-            "out)."
-        )
+        raise KairodeError("no policy is left: every recipe diverged. Check the rewards and observations for outliers.")
     if len(found) == 1:
         return OfflineResult((Candidate(*found[0], None),))
     estimated = []
