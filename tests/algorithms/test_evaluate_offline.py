@@ -205,7 +205,7 @@ def test_what_cannot_be_estimated_is_said(data) -> None:
     found = kairode.evaluate_offline(Constant(jnp.asarray(0)), few)
     assert np.isfinite(found.lower_bound)
     assert any("12 episodes are too few for an estimate" in text for text in found.warnings)
-    assert any("rest on" in text for text in found.warnings)
+    assert any("rests on" in text for text in found.warnings)
     assert "warning: 12 episodes are too few" in str(found)
     with pytest.raises(KairodeError, match="need several episodes"):
         kairode.evaluate_offline(None, data[:1])

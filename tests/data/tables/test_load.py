@@ -392,6 +392,15 @@ def test_rewards_of_missing_values_from_the_last_ones():
     assert not any("rewards" in note for note in whole.spec.notes)
 
 
+def test_long_times():
+    """Durations of nanoseconds over years, and dates 400 years apart."""
+    days = np.array([0, 200, 40_000, 0, 3], "timedelta64[D]")
+    data = kairode.load_table(columns(t=pa.array(days.astype("timedelta64[ns]"))), time_unit="day")
+    np.testing.assert_allclose(data.interval, [[200, 39_800], [3, 0]])
+    dates = pa.array([datetime.datetime(y, 1, 1) for y in (1600, 1700, 2000, 1650, 1651)])
+    np.testing.assert_allclose(kairode.load_table(columns(t=dates)).interval, [[36525, 109572], [365, 0]])
+
+
 def test_ignored_columns_have_no_role():
     data = kairode.load_table(columns(terminated=[0, 0, 1, 0, 0]), ignore=["reward", "terminated"])
     assert not data.reward.any()

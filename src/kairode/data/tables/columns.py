@@ -177,7 +177,7 @@ def times(column: pa.ChunkedArray, name: str, unit: str | None, faults: Faults) 
         moments = column.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
         scale = 1e-6
     first = pc.min(moments).as_py() or 0
-    since = pc.subtract(moments, first).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    since = pc.subtract(moments, first).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return since * scale / TIME_UNITS[unit], unit
 
 

@@ -63,7 +63,8 @@ def load_histories(source: Any, config: TableConfig, spec: Spec) -> LoadedHistor
         return _load(source, config, spec)
     except pa.ArrowException as error:  # of a type that Arrow has no function for
         first = (str(error).splitlines() or [""])[0]
-        raise KairodeError(f"a column cannot be read ({first}): convert it, or leave it out.") from error
+        name = source if isinstance(source, str | Path) else "the table"
+        raise KairodeError(f"{name}: a column cannot be read ({first}): convert it, or leave it out.") from error
 
 
 def _load(source: Any, config: TableConfig, spec: Spec) -> LoadedHistories:

@@ -123,7 +123,8 @@ def load_flat(
         return _load_flat(source, config, reward, keep_missing)
     except pa.ArrowException as error:  # of a type that Arrow has no function for
         first = (str(error).splitlines() or [""])[0]
-        raise KairodeError(f"a column cannot be read ({first}): convert it, or add it to ignore.") from error
+        name = source if isinstance(source, str | Path) else "the table"
+        raise KairodeError(f"{name}: a column cannot be read ({first}): convert it, or add it to ignore.") from error
 
 
 def _load_flat(source: Any, config: TableConfig, reward: Reward | None, keep_missing: bool) -> FlatTable:
