@@ -305,8 +305,13 @@ def test_a_saved_advisor_is_the_same(data: Trajectory, advisor: kd.Advisor, tmp_
     with pytest.raises(KairodeError, match="neither price nor budget"):
         kd.load_advisor(tmp_path, price=1.0)
     (tmp_path / "task.json").write_text("{}")  # of an earlier advisor
+    (tmp_path / "timed").mkdir(exist_ok=True)
+    kept = [tmp_path / "tasks.csv", tmp_path / "task-backup.safetensors", tmp_path / "timed" / "notes.txt"]
+    for path in kept:
+        path.write_text("a user's own")
     advisor.save(tmp_path)
     assert not (tmp_path / "task.json").exists()
+    assert all(path.exists() for path in kept)
     weights = next(tmp_path.glob("advisor-*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(KairodeError, match="digest"):

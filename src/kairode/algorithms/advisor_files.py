@@ -15,6 +15,7 @@ import equinox as eqx
 
 from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.encoder import LatentEncoder
+from kairode.agents.policy_files import NAME as POLICY
 from kairode.agents.policy_files import save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.envs.core import Task
@@ -24,8 +25,10 @@ from kairode.models.dynamics import DynamicsModel
 from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.planning.reference import Reference
 from kairode.planning.reference_files import NAME, save_reference
+from kairode.planning.schedule_files import NAME as TIMING
 from kairode.planning.schedule_files import save_schedule
 from kairode.planning.table_task import TableTask
+from kairode.planning.task_files import NAME as TASK
 from kairode.planning.task_files import save_task
 from kairode.training import checkpoint
 from kairode.training.model_files import recognize_model, save_models
@@ -59,8 +62,8 @@ def save_advisor(
     if (place / "manifest.json").exists():
         raise KairodeError(f"{place} holds a run: choose another folder.")
     if checkpoint.exists(place, NAME):  # an advisor is replaced, with the parts that this one does not have
-        for old in (*place.glob("task*"), *(place / TIMED).glob("*")):
-            old.unlink()
+        for owner, part in ((place, TASK), (place / TIMED, POLICY), (place / TIMED, TIMING)):
+            checkpoint.remove(owner, part)
     save_models(place / FIT, name, sizes, models)
     save_policy(place, policy)
     if task is not None:

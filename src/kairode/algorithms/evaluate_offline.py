@@ -297,8 +297,9 @@ def _in_models(
 
 
 def record_ends(data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.random.Generator) -> np.ndarray:
-    """For imagined episodes that begin where records do, the times at which these end: [k], drawn among the records
-    with this start. A record that terminated says nothing of its end otherwise: there is none, inf."""
+    """The time after which an imagined episode no longer counts, [k]: the end of a record with the same first
+    observation, drawn at random if there are several. It is inf for a record that terminated, since that does not say
+    how long it would have been kept otherwise."""
     first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
     ends = np.where(data.terminated, np.inf, np.asarray(data.time, np.float64)[:, -1])
     same: dict[bytes, list[int]] = {}

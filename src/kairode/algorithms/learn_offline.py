@@ -182,9 +182,9 @@ def check_recipes(config: OfflineConfig, spec: Spec) -> None:
 def rank_candidates(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The best first: the records decide as far as they can, then the models.
 
-    A candidate is behind if all its estimates from the records (fitted Q, doubly robust) are below what the lowest one
-    of another candidate is at least. Among the others, which the records cannot tell apart, the best has the highest
-    lower end of the return in the models; without models, the highest lower end from the records.
+    A candidate is behind if the intervals of its estimates from the records (fitted Q, doubly robust) end below the
+    lowest of those of another candidate begins. Among the others, which the records cannot tell apart, the best has the
+    highest lower end of the return in the models; without models, the highest lower end from the records.
     """
     low, high = np.array([_from_records_alone(one) for one in candidates]).T
     models = np.array([_in_models_at_least(one) for one in candidates])

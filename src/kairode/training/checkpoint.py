@@ -78,11 +78,24 @@ def save(folder: str | Path, tree: Any, name: str = NAME, **about: Any) -> None:
             folder / f"{name}.json",
             with_digest({"format": FORMAT, "file": file, "sha256": digest, "arrays": described, **about}),
         )
-        ours = re.compile(rf"{re.escape(name)}-[0-9a-f]{{12}}\.safetensors")  # not a user's models-backup.safetensors
-        for old in folder.glob(f"{name}-*.safetensors"):  # of the last checkpoint or a killed process
-            if old.name != file and ours.fullmatch(old.name):
-                with contextlib.suppress(OSError):
-                    old.unlink()
+        _remove_arrays(folder, name, keep=file)  # of the last checkpoint or a killed process
+
+
+def remove(folder: str | Path, name: str = NAME) -> None:
+    """Remove a checkpoint, if there is one, and no other file."""
+    folder = Path(folder)
+    if exists(folder, name):
+        with locked(folder, reentrant=True):
+            (folder / f"{name}.json").unlink(missing_ok=True)
+            _remove_arrays(folder, name)
+
+
+def _remove_arrays(folder: Path, name: str, keep: str | None = None) -> None:
+    ours = re.compile(rf"{re.escape(name)}-[0-9a-f]{{12}}\.safetensors")  # not a user's models-backup.safetensors
+    for old in folder.glob(f"{name}-*.safetensors"):
+        if old.name != keep and ours.fullmatch(old.name):
+            with contextlib.suppress(OSError):
+                old.unlink()
 
 
 def describe(folder: str | Path, name: str = NAME) -> dict[str, Any]:
