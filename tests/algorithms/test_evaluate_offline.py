@@ -167,13 +167,40 @@ def test_imagined_returns_end_where_records_do() -> None:
     rows = {"episode": [0, 0, 1, 1, 1, 2, 2], "t": [0.0, 2.0, 0.0, 3.0, 9.0, 0.0, 1.0], "x": [1.0, 0, 1, 0, 0, 5, 0]}
     table = {**rows, "action": ["a", "b"] * 3 + ["a"], "reward": [1.0] * 7, "terminated": [0, 0, 0, 0, 0, 0, 1]}
     data = kairode.load_table(table, discount=0.5)
-    ends = record_ends(data, np.array([[1.0]] * 200 + [[5.0]] * 2), np.random.default_rng(0))
-    assert set(ends[:200]) == {2.0, 9.0}
+    ends, numbers = record_ends(data, np.array([[1.0]] * 200 + [[5.0]] * 2), np.random.default_rng(0))
     assert 60 < (ends[:200] == 2.0).sum() < 140
     assert np.isinf(ends[200:]).all()
-    found = returns_within(data, np.array([2.0, 3.0, np.inf]))
+    assert set(numbers[:200][np.isinf(ends[:200])]) == {2.0}  # the longest record: half of those that were cut off
+    assert np.isinf(numbers[200:]).all()
+    any_number = np.full(3, np.inf)
+    found = returns_within(data, np.array([2.0, 3.0, np.inf]), any_number)
     np.testing.assert_allclose(found, [1.0, 1.0, 1.0])  # a decision at the end itself counts no longer
-    np.testing.assert_allclose(returns_within(data, np.array([0.5, 3.5, np.inf])), [1.0, 1 + 0.5**3, 1.0])
+    found = returns_within(data, np.array([0.5, 6.0, np.inf]), any_number)
+    np.testing.assert_allclose(found, [0.25, 1 + 0.5 * 0.5**3, 1.0])
+    np.testing.assert_allclose(returns_within(data, any_number, np.array([1, 1, np.inf])), [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("cut", ["at a time", "by number"])
+@pytest.mark.parametrize("size", [4, 20])
+def test_returns_within_of_a_perfect_model(cut: str, size: int) -> None:
+    """The system itself, followed for longer than the records: the return within these is the records' own."""
+
+    def table(episodes: int, long: bool, seed: int) -> Trajectory:
+        rng, rows = np.random.default_rng(seed), []
+        for who in range(episodes):
+            times = np.concatenate([[0.0], np.cumsum(rng.uniform(1, 6, 3 * size))])
+            if not long:
+                end = 3.5 * size
+                times = times[: size + 1] if cut == "by number" else np.append(times[times < end - 1e-6], end)
+            rows += [(who, t, float(t == 0)) for t in times]
+        who, time, x = (list(column) for column in zip(*rows, strict=True))
+        reward = [b - a if b > a else 0.0 for a, b in zip(time, [*time[1:], 0.0], strict=True)]
+        return kairode.load_table({"episode": who, "t": time, "x": x, "action": ["a"] * len(who), "reward": reward})
+
+    data, found = table(1500, False, 0), table(1500, True, 1)
+    rng = np.random.default_rng(2)
+    returns = returns_within(found, *record_ends(data, np.asarray(found.observation)[:, 0], rng))
+    assert returns.mean() == pytest.approx(float(np.asarray(data.undiscounted).mean()), rel=0.02)
 
 
 def test_doubly_robust_estimates() -> None:

@@ -2,8 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from kairode.data.normalize import RunningStatistics
+from kairode.data.normalize import RunningStatistics, mean_and_std
 
 
 def test_running_statistics_equal_those_of_all() -> None:
@@ -30,3 +31,17 @@ def test_nothing_and_constants_are_left_alone() -> None:
     unseen = same.with_more(jnp.ones((0, 2)))
     np.testing.assert_allclose(unseen.mean, same.mean)
     assert float(unseen.count) == 10
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-11, 1e9])
+def test_mean_and_std_in_any_unit(unit: float) -> None:
+    rows = unit * np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+    mean, std = mean_and_std(rows)
+    np.testing.assert_allclose(mean, rows[1])
+    np.testing.assert_allclose(std, [unit * np.sqrt(2 / 3), 1.0])
+
+
+def test_running_statistics_of_small_units() -> None:
+    rows = np.random.default_rng(0).normal(2e-8, 1e-8, (1000, 1)).astype(np.float32)
+    found = RunningStatistics.empty(1).with_more(jnp.asarray(rows))
+    np.testing.assert_allclose(found.std, rows.std(0), rtol=1e-3)

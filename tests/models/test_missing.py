@@ -195,3 +195,5 @@ def test_values_carried_forward(whole: Trajectory) -> None:
     expected = [[[1, 3.5], [1, 3.5], [3, 5]], [[3, 2], [4, 2], [4, 2]]]  # medians of 1, 3, 4 and of 2, 5
     np.testing.assert_array_equal(carried_forward(data).observation, expected)
     assert carried_forward(whole) is whole
+    short = dataclasses.replace(data, length=np.array([2, 0], np.int32))  # one moment is real, the others are padding
+    np.testing.assert_array_equal(carried_forward(short).observation[0], [[1, 3.5], [1, 3.5], [3, 5]])

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import BehaviorPolicy
+from kairode.data.normalize import mean_and_std
 from kairode.data.policy import Constant, Policy, Random
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Spec
@@ -95,13 +96,12 @@ def _fit(spec: Spec, x: Any, y: Any, chosen: np.ndarray, checked: np.ndarray, se
     count, actions = len(chosen), spec.actions.n
     keys = jax.random.split(jax.random.key(seed), count)
     nets = eqx.filter_vmap(lambda key: ReLUNetwork.new(x.shape[1], *HIDDEN, actions, key=key))(keys)
-    mean, std = np.asarray(x).mean(0), np.asarray(x).std(0)
+    mean, std = mean_and_std(np.asarray(x))
     marginal = np.bincount(np.asarray(y), minlength=actions) / len(y)
 
     def for_each(values: np.ndarray) -> Array:
         return jnp.tile(jnp.asarray(values, jnp.float32), (count, 1))
 
-    std = np.where(std > 1e-9, std, 1.0)
     policies = BehaviorPolicy(nets, for_each(mean), for_each(std), for_each(marginal), spec)
     state = jax.vmap(_optimizer().init)(policies.net)
     best, best_loss = policies.net, jnp.full(count, jnp.inf)

@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from kairode.agents.network import ReLUNetwork
+from kairode.data.normalize import mean_and_std
 from kairode.data.trajectory import Trajectory, carried_forward
 
 MEMBERS, ITERATIONS, CHUNK, BATCH = 10, 10_000, 500, 256
@@ -83,13 +84,12 @@ def fit_action_values(
 def moment_features(data: Trajectory) -> Float[np.ndarray, "n moments f"]:
     """Standardised observations, elapsed time and number of decisions, at every moment of the data."""
     mask = np.asarray(data.mask)
-    seen = np.asarray(carried_forward(data).observation, np.float32)
-    numbers = np.broadcast_to(np.arange(seen.shape[1], dtype=np.float32), seen.shape[:2])
+    seen = np.asarray(carried_forward(data).observation, np.float64)
+    numbers = np.broadcast_to(np.arange(seen.shape[1]), seen.shape[:2])
     # Records often end after a time or a number of decisions, which the observation does not tell.
-    seen = np.concatenate([seen, np.stack([np.asarray(data.time, np.float32), numbers], axis=-1)], axis=-1)
-    rows = seen[:, :-1][mask]
-    std = rows.std(0)
-    return (seen - rows.mean(0)) / np.where(std > 1e-9, std, 1.0)
+    seen = np.concatenate([seen, np.stack([data.time, numbers], axis=-1)], axis=-1)
+    mean, std = mean_and_std(seen[:, :-1][mask])
+    return ((seen - mean) / std).astype(np.float32)
 
 
 def fit_values(

@@ -14,6 +14,7 @@ from scipy.spatial import KDTree
 
 from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, QInputs, fit_values, moment_features
+from kairode.data.normalize import mean_and_std
 from kairode.data.policy import Memory, Policy
 from kairode.data.rollout import check_kind
 from kairode.data.trajectory import Trajectory, carried_forward
@@ -87,11 +88,10 @@ def fit_control_values(
 ) -> ActionValues:
     """Fit Q^pi, given pi's actions at every moment of the data; values are those of these actions."""
     features, taken = moment_features(data), np.asarray(data.action, np.float32)
-    rows = taken[data.mask]
-    std = np.where(rows.std(0) > 1e-9, rows.std(0), 1.0)
+    mean, std = mean_and_std(taken[data.mask])
 
     def joined(features: np.ndarray, action: np.ndarray) -> np.ndarray:
-        scaled = ((action - rows.mean(0)) / std).astype(np.float32)
+        scaled = ((action - mean) / std).astype(np.float32)
         return np.concatenate([features, scaled], axis=-1)
 
     moments, none = joined(features, chosen), np.zeros(taken.shape[:2], np.int32)
@@ -105,7 +105,7 @@ def control_support(data: Trajectory, chosen: Float[np.ndarray, "n moments act"]
     mask = np.asarray(data.mask)
     states = np.asarray(carried_forward(data).observation, np.float64)[:, :-1][mask]
     taken, own = np.asarray(data.action, np.float64)[mask], np.asarray(chosen, np.float64)[:, :-1][mask]
-    states = states / np.where(states.std(0) > 1e-9, states.std(0), 1.0)
+    states = states / mean_and_std(states)[1]
     order = np.random.default_rng([seed, 5]).permutation(len(states))
     asked, known = order[:ASKED], order[:KNOWN]
     _, near = KDTree(states[known]).query(states[asked], k=min(NEIGHBOURS, len(known)))

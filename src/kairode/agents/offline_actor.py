@@ -36,6 +36,7 @@ from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.agents.train_step import transitions_from_data
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.agents import ActorCriticConfig, OfflineActorConfig
+from kairode.data.normalize import mean_and_std
 from kairode.data.replay import Replay, add, empty, sample
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Environment, Moment, Spec, begin_episode
@@ -95,10 +96,8 @@ class OfflineState(eqx.Module):
 def offline_records(data: Trajectory, settings: ActorCriticConfig) -> OfflineRecords:
     """Normalise the data, and scale rewards such that the mean absolute return is about 1."""
     spec = data.spec
-    rows = np.asarray(carried_forward(data).observation, np.float64)[:, :-1][data.mask]
-    # Statistics in double precision: a variable may vary little about a large mean.
-    std = np.where(rows.std(0) > 0, rows.std(0), 1.0)
-    normalizer = ObsNormalizer.fixed(spec, rows.mean(0), std)
+    rows = np.asarray(carried_forward(data).observation)[:, :-1][data.mask]
+    normalizer = ObsNormalizer.fixed(spec, *mean_and_std(rows))
     size = float(np.abs(data.discounted).mean()) or 1.0
     settings = dataclasses.replace(settings, reward_scale=settings.reward_scale / size)
     every = dataclasses.replace(settings, replay_capacity=2 * data.decisions)  # of which half may be real

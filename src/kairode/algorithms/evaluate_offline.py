@@ -288,7 +288,7 @@ def _in_models(
             constant=None if constant is None else jnp.asarray(constant),
         )
         found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))
-        returns.append(returns_within(found, record_ends(data, np.asarray(found.observation)[:, 0], rng)))
+        returns.append(returns_within(found, *record_ends(data, np.asarray(found.observation)[:, 0], rng)))
     each = np.stack(returns)
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
@@ -296,23 +296,43 @@ def _in_models(
     return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
 
 
-def record_ends(data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.random.Generator) -> np.ndarray:
-    """The time after which an imagined episode no longer counts, [k]: the end of a record with the same first
-    observation, drawn at random if there are several. It is inf for a record that terminated, since that does not say
-    how long it would have been kept otherwise."""
+def record_ends(
+    data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The time and the number of decisions after which an imagined episode no longer counts, [k] each: those of a
+    record with the same first observation, drawn at random if there are several.
+
+    A record of the usual number of decisions (half of those that were cut off have the largest one) ends by its number
+    and not by its time, any other one by its time. Neither ends a record that terminated, since that does not say how
+    long it would have been kept otherwise, or that reached the system's own horizon, which ends imagined episodes too.
+    """
     first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
-    ends = np.where(data.terminated, np.inf, np.asarray(data.time, np.float64)[:, -1])
+    times, lengths = np.asarray(data.time, np.float64)[:, -1], np.asarray(data.length)
+    open_ended = np.asarray(data.terminated) | (times >= data.spec.horizon - 1e-3 * data.spec.tick)
+    cut = lengths[~open_ended]
+    most = cut.max() if cut.size and np.mean(cut == cut.max()) >= 0.5 else np.inf
+    counted = lengths == most
+    ends = np.where(open_ended | counted, np.inf, times)
+    numbers = np.where(counted & ~open_ended, most, np.inf)
     same: dict[bytes, list[int]] = {}
     for i, row in enumerate(first):
         same.setdefault(row.tobytes(), []).append(i)
-    return np.array([ends[rng.choice(same[row.tobytes()])] for row in np.asarray(starts, np.float32)])
+    drawn = [rng.choice(same[row.tobytes()]) for row in np.asarray(starts, np.float32)]
+    return ends[drawn], numbers[drawn]
 
 
-def returns_within(found: Trajectory, ends: np.ndarray) -> np.ndarray:
-    """Discounted returns of the decisions before these times."""
-    spec, times = found.spec, np.asarray(found.time, np.float64)[:, :-1]
-    counts = np.asarray(found.mask) & (times < ends[:, None] - 1e-3 * spec.tick)
-    return (np.where(counts, np.asarray(found.reward, np.float64), 0) * spec.discount ** (times / spec.tick)).sum(1)
+def returns_within(found: Trajectory, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Discounted returns of the first decisions, this many, and before these times.
+
+    An interval that the time cuts counts by its part before it: as many decisions are then expected as in records that
+    were cut at a time, whether or not these include the interval that went beyond it.
+    """
+    spec, times = found.spec, np.asarray(found.time, np.float64)
+    interval = np.maximum(np.diff(times, axis=1), 1e-9 * spec.tick)
+    part = np.clip((ends[:, None] - times[:, :-1]) / interval, 0.0, 1.0)
+    part = np.where(np.arange(part.shape[1]) < numbers[:, None], part, 0.0)
+    rewards = np.where(np.asarray(found.mask), np.asarray(found.reward, np.float64), 0.0)
+    return (part * rewards * spec.discount ** (times[:, :-1] / spec.tick)).sum(1)
 
 
 def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[str]) -> list[str]:

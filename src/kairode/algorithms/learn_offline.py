@@ -33,6 +33,7 @@ from kairode.config.keywords import field_names, with_options
 from kairode.config.offline import RECIPES, OfflineConfig, Recipe
 from kairode.data.checks import warn
 from kairode.data.describe import spec_identity
+from kairode.data.normalize import mean_and_std
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Spec, Task
 from kairode.envs.schedule import Own
@@ -270,9 +271,7 @@ class _Problem(NamedTuple):
     @property
     def scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the observations, with which networks are trained."""
-        rows = np.asarray(decision_observations(self.data), np.float64)
-        mean, std = rows.mean(0), rows.std(0)
-        return mean, np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0)
+        return mean_and_std(decision_observations(self.data))
 
     def standardized(self, rows: ReplayTransition) -> ReplayTransition:
         mean, std = self.scale

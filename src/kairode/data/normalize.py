@@ -28,6 +28,13 @@ def robust_statistics(observations: Float[np.ndarray, "n d"]) -> tuple[np.ndarra
     return median, std
 
 
+def mean_and_std(rows: Float[np.ndarray, "n d"]) -> tuple[np.ndarray, np.ndarray]:
+    """In double precision; a standard deviation of 1 for variables that do not vary, whatever their unit."""
+    rows = np.asarray(rows, np.float64)
+    mean, std = rows.mean(0), rows.std(0)
+    return mean, np.where(std > 1e-9 * np.abs(mean), std, 1.0)
+
+
 class RunningStatistics(eqx.Module):
     """Count, mean and sum of squared deviations."""
 
@@ -39,7 +46,7 @@ class RunningStatistics(eqx.Module):
     def std(self) -> Float[Array, " d"]:
         """Standard deviation; 1 for variables that have not varied, so that normalising leaves them unchanged."""
         std = jnp.sqrt(self.squares / jnp.maximum(self.count, 1.0))
-        return jnp.where(std > 1e-6, std, 1.0)
+        return jnp.where(std > 1e-6 * jnp.minimum(jnp.abs(self.mean), 1.0), std, 1.0)
 
     @classmethod
     def empty(cls, size: int) -> "RunningStatistics":

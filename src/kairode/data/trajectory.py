@@ -81,7 +81,8 @@ def carried_forward(data: Trajectory) -> Trajectory:
     moments = np.arange(seen.shape[-2])[:, None]
     place = np.maximum.accumulate(np.where(lost, -1, moments), axis=-2)
     filled = np.take_along_axis(seen, np.maximum(place, 0), axis=-2)
-    columns = (column[~np.isnan(column)] for column in seen.reshape(-1, seen.shape[-1]).T)
+    real = seen[np.arange(seen.shape[-2]) <= np.asarray(data.length)[..., None]]  # padding repeats an episode's end
+    columns = (column[~np.isnan(column)] for column in real.T)
     medians = np.array([np.median(known) if known.size else 0.0 for known in columns], seen.dtype)
     return dataclasses.replace(data, observation=np.where(place >= 0, filled, medians))
 

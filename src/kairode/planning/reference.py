@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from kairode.data.normalize import mean_and_std
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete
 from kairode.errors import KairodeError
@@ -81,8 +82,7 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
         raise KairodeError(f"'{data.spec.name}' has no decision: advice is compared with data that have some.")
     episode = np.nonzero(mask)[0]
     drawn = np.sort(rng.permutation(len(seen))[:ROWS])
-    mean, std = seen.mean(0), seen.std(0)
-    std = np.where(std > 1e-9 * np.abs(mean) + 1e-12, std, 1.0)
+    mean, std = mean_and_std(seen)
     rows = ((seen - mean) / std).astype(np.float32)
     real = np.concatenate([measured[:, :1].reshape(-1, seen.shape[1]), measured[:, 1:][mask]]).astype(np.float64)
     lost = np.isnan(real).all(0)
@@ -138,7 +138,7 @@ def likeness(
         _likeness(reference, x[first : first + CHUNK], action[first : first + CHUNK], isinstance(actions, Discrete))
         for first in range(0, len(x), CHUNK)
     ]
-    slack = 1e-5 * (reference.high - reference.low) + 1e-12
+    slack = 1e-5 * (reference.high - reference.low) + 1e-7 * np.maximum(np.abs(reference.low), np.abs(reference.high))
     seen = np.asarray(observation, np.float64)
     outside = (seen < reference.low - slack) | (seen > reference.high + slack)
     distance, share = (np.concatenate(column) for column in zip(*parts, strict=True))
