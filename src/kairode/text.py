@@ -5,6 +5,7 @@ Everything that is printed, drawn or written into a page goes through one of the
 
 import html
 import itertools
+import math
 import re
 from collections.abc import Iterable
 
@@ -58,7 +59,19 @@ def listed(names: Iterable[object], most: int = MOST) -> str:
     """The first names, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(map(short_name, names[:most])) + more
+    shown = [*map(short_name, names[:most])]
+    if any(", " in name for name in shown):
+        shown = [f"'{name}'" for name in shown]
+    return ", ".join(shown) + more
+
+
+def number_of(text: str) -> float | None:
+    """The finite number that a text is; None if it is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def escaped(text: object) -> str:

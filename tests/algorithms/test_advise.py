@@ -19,8 +19,10 @@ from kairode.agents.behavior import BehaviorPolicy
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.obs_normalizer import ObsNormalizer
+from kairode.agents.policy_files import save_policy
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import ActionSupport
+from kairode.algorithms.visits import encode_named_action
 from kairode.config.agents import ActorCriticConfig
 from kairode.config.models import ModelConfig
 from kairode.data.trajectory import Trajectory, carried_forward
@@ -34,8 +36,9 @@ from kairode.planning.optimize_schedule import optimize_schedule
 from kairode.planning.pessimism import data_disagreement
 from kairode.planning.reference import make_reference
 from kairode.planning.table_task import TableTask
-from kairode.runs.advise import load_advisor
-from kairode.training.model_files import recognize_model
+from kairode.planning.task_files import save_task
+from kairode.runs.advise import add_advisor, load_advisor
+from kairode.training.model_files import recognize_model, save_models
 from kairode.trees import stack
 
 SMALL = ModelConfig(latent_size=3, encoder_hidden=4, field_hidden=4, timer_hidden=4)
@@ -266,6 +269,23 @@ def test_chosen_decision_times(tmp_path: Path) -> None:
     assert set(fewest.interval) == {3.0}
 
 
+@pytest.mark.filterwarnings("ignore:schedules count the reward on every finest time step")
+def test_chosen_decision_times_have_the_discount_of_their_policy(tmp_path: Path) -> None:
+    """Where that of the table is 1, the policy was learned with another, which its values are of."""
+    data = records()
+    models = ensemble(data)
+    task = TableTask(dataclasses.replace(data.spec, horizon=20.0, max_decisions=20), least=-1.0)
+    policy = linear_policy(data, WEIGHTS, accrues=True)
+    policy = dataclasses.replace(policy, spec=dataclasses.replace(policy.spec, discount=0.5))
+    save_models(tmp_path / "fit", "dt-rnn", SMALL, models)
+    save_task(tmp_path, task)
+    save_policy(tmp_path, policy)
+    save_policy(tmp_path / "timed", policy)
+    made = add_advisor(tmp_path, models, policy, task, data, timed=policy)
+    for advisor in (made, load_advisor(tmp_path), load_advisor(tmp_path, price=0.1)):
+        assert advisor.schedule.task.spec.discount == 0.5
+
+
 def test_controls(tmp_path: Path) -> None:
     data = records(controls=True)
     settings = ActorCriticConfig(hidden=(8, 8), reward_scale=2.0)
@@ -351,6 +371,17 @@ WRONG: list[tuple[Callable[[kd.Advisor], Any], str]] = [
     (lambda one: one.observe({"x": 1.0}, time=2.0, action="c"), r"unknown action 'c'.*Known: a, b"),
     (lambda one: one.observe({"x": 1.0}, time=2.0, action=2), "an index from 0 to 1"),
 ]
+
+
+def test_actions_that_are_numbers_are_given_by_value() -> None:
+    """Never by position: the second of the doses 5, 1 and 3 is not dose 1."""
+    given = {"episode": [0] * 4, "t": [0.0, 1.0, 2.0, 3.0], "x": [0.0] * 4, "action": [5, 1, 3, 1]}
+    spec = kd.load_table(given).spec
+    for dose in (1, 3.0, np.int64(5), "3"):
+        assert spec.actions.names[encode_named_action(spec, dose)] == str(int(dose))
+    for dose in (0, 2, 1.5, math.nan):
+        with pytest.raises(KairodeError, match="unknown action"):
+            encode_named_action(spec, dose)
 
 
 @pytest.mark.parametrize(("wrong", "complaint"), WRONG)

@@ -1,5 +1,6 @@
 """Off-policy estimates against returns known in closed form."""
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -18,10 +19,12 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
-from kairode.algorithms.evaluate_offline import record_ends, returns_within
+from kairode.algorithms import evaluate_offline
+from kairode.algorithms.evaluate_offline import Effort, record_ends, returns_within
 from kairode.data.policy import Constant, Memoryless, Policy, Random
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError, KairodeWarning
+from kairode.models.zoo import build
 
 GAMMA, STEPS = 0.9, 6
 GO = np.array([0.4, 0.7])
@@ -126,6 +129,40 @@ def test_probabilities_of_policies(data) -> None:
     np.testing.assert_array_equal(plain[..., 0], x > 0.5)
     with pytest.raises(KairodeError, match="a policy with a memory of its own"):
         policy_probabilities(Cycle(), few)
+
+
+def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that rarely changes is constant in few test episodes, and is not kept constant in imagination."""
+    made: list[Any] = []
+
+    def stop(model: Any, task: Any, **options: Any) -> Any:
+        made.append((task, options["constant"]))
+        raise KairodeError("enough")
+
+    monkeypatch.setattr(evaluate_offline, "make_model_env", stop)
+    train = records(12)
+    first = np.asarray(train.observation)[:, :1]
+    test = dataclasses.replace(train, observation=np.broadcast_to(first, train.observation.shape).copy())
+    model = build("dt-rnn", train.spec, key=jax.random.key(0))
+    for known in (None, train):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(KairodeError, match="enough"):
+                evaluate_offline.evaluate_offline(None, test, model, train=known, effort=Effort(2, 10, 2))
+        assert any("the very episodes" in str(one.message) for one in caught) == (known is None)
+    (_, frozen), (task, free) = made
+    assert frozen.tolist() == [True]
+    assert free is None
+    assert task.outcomes is not None
+
+
+def test_actions_that_do_not_exist(data) -> None:
+    for policy, match in (
+        (lambda obs, key: jnp.asarray(2), "takes action 2, and actions are indices from 0 to 1, of go, stay"),
+        (Constant(jnp.asarray(-1)), "takes action -1"),
+    ):
+        with pytest.raises(KairodeError, match=match):
+            kairode.evaluate_offline(policy, data)
 
 
 def test_importance_sampling_by_hand() -> None:

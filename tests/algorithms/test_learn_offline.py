@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import kairode
 from kairode.agents.fitted_q import least_value
 from kairode.algorithms import learn_offline, task
 from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
-from kairode.algorithms.learn_offline import Candidate, choose_offline, evenly_spaced, rank_candidates
+from kairode.algorithms.learn_offline import Candidate, choose_offline, discounted, evenly_spaced, rank_candidates
 from kairode.config.offline import OfflineConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Spec, Task
@@ -145,6 +146,11 @@ def test_a_discount_of_one_without_ends_is_said() -> None:
     with pytest.warns(KairodeWarning, match="values have no bound"):
         policy = kairode.learn_offline(None, data, recipes=("bcq",), **SMALL)
     assert policy.spec.discount < 1
+    longer = dataclasses.replace(data, spec=dataclasses.replace(data.spec, tick=4.0))  # load_table takes it per day
+    with pytest.warns(KairodeWarning, match=r"a discount of (\S+) per time unit") as said:
+        _, found = discounted(longer, kairode.learn_task(longer))
+    (given,) = re.findall(r"a discount of (\S+) per", str(said[0].message))
+    assert float(given) ** 4 == pytest.approx(found.spec.discount, rel=1e-3)
 
 
 def estimated(name: str, records: tuple[float, float], model: tuple[float, float] | None = None) -> Candidate:

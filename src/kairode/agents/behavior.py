@@ -17,6 +17,7 @@ from kairode.data.policy import Constant, Policy, Random
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
+from kairode.text import listed
 from kairode.trees import choose
 
 FOLDS = 5
@@ -170,6 +171,7 @@ def policy_probabilities(policy: Policy, data: Trajectory, *, seed: int = 0) -> 
     if isinstance(policy, Random):
         return np.full((n, moments, count), 1 / count)
     if isinstance(policy, Constant):
+        _check_drawn(np.asarray(policy.action), data.spec)
         return np.broadcast_to(np.eye(count)[int(policy.action)], (n, moments, count))
     obs, keys = jnp.asarray(seen, jnp.float32), jax.random.split(jax.random.key(seed), n)
     if isinstance(policy, QPolicy):
@@ -183,16 +185,31 @@ def policy_probabilities(policy: Policy, data: Trajectory, *, seed: int = 0) -> 
             "off-policy estimates need the probabilities of a policy's actions, and those of a policy with a memory of "
             "its own are not known: give one from kairode.learn, or a function of (observation, key)."
         )
-    return np.asarray(_drawn(policy, obs, keys, count))
+    frequencies, low, high = _drawn(policy, obs, keys, count)
+    for extreme in (low, high):
+        _check_drawn(np.asarray(extreme)[np.arange(moments) <= np.asarray(data.length)[:, None]], data.spec)
+    return np.asarray(frequencies)
+
+
+def _check_drawn(actions: np.ndarray, spec: Spec) -> None:
+    """Raise unless a policy's actions are indices of the system's."""
+    if not np.issubdtype(actions.dtype, np.integer):
+        raise KairodeError(f"the policy's actions must be integers, the indices of {listed(spec.actions.names)}.")
+    wrong = actions[(actions < 0) | (actions >= spec.actions.n)]
+    if wrong.size:
+        raise KairodeError(
+            f"the policy takes action {wrong.flat[0]}, and actions are indices from 0 to {spec.actions.n - 1}, of "
+            f"{listed(spec.actions.names)}."
+        )
 
 
 @eqx.filter_jit
 def _drawn(policy: Policy, obs: Any, keys: Any, count: int) -> Any:
-    """Frequencies of the actions of a policy without memory."""
+    """Frequencies of the actions of a policy without memory, and the lowest and the highest index."""
 
     def moment(obs: Any, key: Any) -> Any:
         zero = jnp.zeros((), obs.dtype)
         taken = jax.vmap(lambda key: policy.act((), obs, zero, key=key)[0])(jax.random.split(key, DRAWS))
-        return jax.nn.one_hot(taken, count).mean(0)
+        return jax.nn.one_hot(taken, count).mean(0), taken.min(0), taken.max(0)
 
     return jax.vmap(lambda row, key: jax.vmap(moment)(row, jax.random.split(key, row.shape[0])))(obs, keys)

@@ -31,6 +31,7 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.planning.model_env import constant_variables, make_model_env, obs_range
+from kairode.planning.table_task import TableTask
 from kairode.result import short_number
 from kairode.seeds import Purpose, derive
 
@@ -122,6 +123,7 @@ def evaluate_offline(
     models: DynamicsModel | Sequence[DynamicsModel] | None = None,
     *,
     task: Task | None = None,
+    train: Trajectory | None = None,
     behavior: BehaviorFit | None = None,
     seed: int = 0,
     effort: Effort = FULL,
@@ -140,7 +142,10 @@ def evaluate_offline(
             or None for random actions.
         data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`; decisions at their own times.
         models: fitted models, for the estimate in imagination; without them it is left out.
-        task: reward and termination of the models' estimate; by default `kairode.learn_task(data, models)`.
+        task: reward and termination of the models' estimate; by default `kairode.learn_task(train, models)`.
+        train: episodes that the models were fitted to: what imagined episodes have in common with records, such as the
+            range of variables and which of them never change, is then theirs. Without them it is that of `data`, in
+            which rare events may be missing.
         behavior: the estimated behaviour policy of these data, if there is one already; for discrete actions.
         seed: of the networks, the bootstrap and the imagined episodes.
         effort: how much is computed; `SELECTION` of this module takes a tenth of the time.
@@ -165,7 +170,7 @@ def evaluate_offline(
     else:
         found, records = _from_controls(chosen, data, seed, effort)
     if members:
-        found["model"] = _in_models(chosen, data, members, task or learn_task(data, members), seed, effort.episodes)
+        found["model"] = _in_models(chosen, data, members, task, train, seed, effort.episodes)
     own = data.discounted
     estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
     said = _warnings(data, found, records.warnings)
@@ -274,17 +279,33 @@ def _interval(samples: np.ndarray) -> tuple[float, float]:
 
 
 def _in_models(
-    policy: Policy, data: Trajectory, members: list[DynamicsModel], task: Task, seed: int, episodes: int
+    policy: Policy,
+    data: Trajectory,
+    members: list[DynamicsModel],
+    task: Task | None,
+    train: Trajectory | None,
+    seed: int,
+    episodes: int,
 ) -> Estimate:
     """Return in each model alone; the interval resamples models and imagined episodes."""
-    returns, constant = [], constant_variables(data)
+    known = data if train is None else train
+    if task is None:
+        task = learn_task(known, members)
+        if train is None and isinstance(task, TableTask) and task.outcomes is not None:
+            warn(
+                [
+                    "rewards or terminations of the models' estimate were learned from the very episodes it is "
+                    "compared with: pass train=.. (the episodes that the models were fitted to), or task=.."
+                ]
+            )
+    returns, constant = [], constant_variables(known)
     rng = np.random.default_rng([seed, 1])
     for i, model in enumerate(members):
         env: Environment = make_model_env(
             model,
             task,
             starts=data,
-            obs_bounds=jnp.asarray(obs_range(data, MODEL_MARGIN)),
+            obs_bounds=jnp.asarray(obs_range(known, MODEL_MARGIN)),
             constant=None if constant is None else jnp.asarray(constant),
         )
         found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))

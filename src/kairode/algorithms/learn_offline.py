@@ -5,6 +5,7 @@ off-policy estimates from episodes that they were not learned from, never by a s
 """
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,7 +160,7 @@ def choose_offline(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", KairodeWarning)
             estimates = evaluate_offline(
-                policy, rest, members or None, task=task, behavior=others, seed=seed, effort=SELECTION
+                policy, rest, members or None, task=task, train=data, behavior=others, seed=seed, effort=SELECTION
             )
         estimated.append(Candidate(name, policy, estimates))
     callback(Progress("estimating the policies from held-out episodes", len(found), len(found)))
@@ -239,13 +240,18 @@ def discounted(data: Trajectory, task: Task) -> tuple[Trajectory, Task]:
     warn(
         [
             f"the discount is 1 and {cut:.0%} of the episodes were cut off, so values have no bound: the policy is "
-            f"learned with a discount of {gamma:.4g} per tick, whose horizon is the median episode. Load the table "
-            "with discount=.. to choose it"
+            f"learned with a discount of {_digits(gamma ** (1 / spec.tick))} per {spec.time_unit}, whose horizon is "
+            "the median episode. Load the table with discount=.. to choose it"
         ]
     )
     data = dataclasses.replace(data, spec=dataclasses.replace(data.spec, discount=gamma))
     found: Any = dataclasses.replace(task, spec=dataclasses.replace(spec, discount=gamma))
     return data, found
+
+
+def _digits(discount: float) -> str:
+    """With three digits of its distance to 1."""
+    return f"{discount:.{3 - math.floor(math.log10(1 - discount))}g}"
 
 
 class _Problem(NamedTuple):

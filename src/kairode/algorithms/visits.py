@@ -9,7 +9,7 @@ import numpy as np
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError, unknown
-from kairode.text import listed, short_name
+from kairode.text import listed, number_of, short_name
 
 
 class Visits:
@@ -112,15 +112,21 @@ def _number(name: str, value: Any) -> float:
 
 
 def encode_named_action(spec: Spec, action: Any) -> Any:
-    """The index of an action given by name or index; the values of controls given by name or in order."""
+    """The index of an action given by name, by number where names are numbers, or by index where they are not; the
+    values of controls given by name or in order."""
     names = spec.actions.names
     if isinstance(spec.actions, Discrete):
         if isinstance(action, str):
             if action not in names:
                 raise unknown("action", action, names)
             return names.index(action)
-        whole = isinstance(action, int | np.integer) and not isinstance(action, bool)
-        if whole and 0 <= action < len(names):
+        number = isinstance(action, int | float | np.number) and not isinstance(action, bool)
+        values = [number_of(name) for name in names]
+        if number and any(value is not None for value in values):  # such as doses: never by position
+            if action not in values:
+                raise unknown("action", f"{action:g}", names)
+            return values.index(float(action))
+        if number and float(action).is_integer() and 0 <= action < len(names):
             return int(action)
         raise KairodeError(f"action must be a name or an index from 0 to {len(names) - 1}, got {action!r}.")
     if isinstance(action, Mapping):

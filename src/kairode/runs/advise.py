@@ -73,6 +73,7 @@ def _timed_schedule(
             )
         return None
     policy = read_policy(place, models[0])
+    task = with_discount_of(policy, task)
     saved = None if asked else load_schedule(place, models, policy, task)
     if saved is not None:
         return policy, saved
@@ -81,6 +82,12 @@ def _timed_schedule(
         price, budget = config.get("price"), config.get("budget")
     imagined = make_model_env(models, task, starts=np.asarray(reference.starts, np.float32))
     return policy, optimize_schedule(models, policy, imagined, price=price or 0.0, budget=budget)
+
+
+def with_discount_of(policy: QPolicy, task: TableTask) -> TableTask:
+    """The task with the discount that the policy was learned with: its values are of that one, also where the discount
+    of the table is 1 and values would have no bound."""
+    return dataclasses.replace(task, spec=dataclasses.replace(task.spec, discount=policy.spec.discount))
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -153,6 +160,7 @@ def add_advisor(
     """
     schedule = None
     if timed is not None:
+        task = with_discount_of(timed, task)
         schedule = optimize_schedule(models, timed, task, data=data, price=price or 0.0, budget=budget)
         save_schedule(folder / TIMED, schedule)
     advisor = Advisor(models, policy if timed is None else timed, data=data, task=task, schedule=schedule)

@@ -155,7 +155,7 @@ def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, ca
         figures["candidates"] = _candidates(found)
     with folder.stage("estimates"):
         callback(Progress("estimating the policy from test episodes"))
-        estimates = evaluate_offline(found.policy, parts.test, models, task=task, seed=config.seed)
+        estimates = evaluate_offline(found.policy, parts.test, models, task=task, train=parts.learn, seed=config.seed)
         figures["estimates"] = _estimates(estimates)
         figures["differences"] = differences(found.policy, data)
     timed = _timed(config, models, task, parts.learn, folder, callback)

@@ -95,6 +95,18 @@ def test_numbers_as_names() -> None:
     assert found.date(0, 1.0) is None
 
 
+def test_numbers_in_combinations_of_actions() -> None:
+    """pandas writes whole numbers as fractions once a cell of their column is empty."""
+    rows = {"episode": [0] * 4, "t": [0.0, 1.0, 2.0, 3.0], "x": [1.0] * 4}
+    spec = kd.load_table({**rows, "speed": [1, 2, 1, 2], "rinse": [0, 0, 1, 1]}, action=["speed", "rinse"]).spec
+    new = {**rows, "speed": [2.0, 1.0, 1.0, np.nan], "rinse": [0.0, 1.0, 0.0, np.nan]}
+    found = load_histories(new, TableConfig(action=("speed", "rinse")), spec)
+    names = [spec.actions.names[i] for i in found.data.action[0]]
+    assert names == ["speed=2, rinse=0", "speed=1, rinse=1", "speed=1, rinse=0"]
+    with pytest.raises(KairodeError, match=r"'speed=3, rinse=0' is no action .* 'speed=1, rinse=0', 'speed="):
+        load_histories({**new, "speed": [3.0, 1.0, 1.0, np.nan]}, TableConfig(action=("speed", "rinse")), spec)
+
+
 def test_controls_and_merged_rows() -> None:
     config = TableConfig(controls=("dose",), action=(), same_time="merge", missing="carry")
     given = {"episode": [0, 0, 0], "t": [0.0, 1.0, 2.0], "x": [1.0, 2.0, 3.0], "dose": [0.5, 1.0, 0.0]}

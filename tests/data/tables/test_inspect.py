@@ -1,6 +1,7 @@
 """What is in a table, against NumPy; and every warning on a table made for it, and none on a good one."""
 
 import datetime
+import itertools
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import kairode
 from kairode.config.tables import TableConfig
 from kairode.data.tables.inspect import inspect_table
 from kairode.data.tables.load import load_rows
+from kairode.data.tables.warnings import _correlations
 
 EPISODES, ROWS = 60, 12
 
@@ -64,7 +66,7 @@ def test_warnings_of_a_statistician():
             {"action": np.where(good["x"] > 0.3, "on", "off")},
             "Confounding by indication: 'on' is taken when x is higher",
         ),
-        ({"action": np.where(good["x"] > 0.3, "on", good["action"])}, "'off' is never taken at x from"),
+        ({"action": np.where(good["x"] > 0.3, "on", good["action"])}, "'off' is never taken where x is"),
         ({"action": np.full(size, "on")}, "The action is always 'on'"),
         ({"action": np.repeat(["on", "off"] * (EPISODES // 2), ROWS)}, "The action never changes within an episode"),
         ({"z": good["reward"] * 2 + 1}, "'z' determines the reward of the same decision"),
@@ -108,6 +110,36 @@ def test_arms_that_are_constant_in_an_episode_are_no_confounding():
         found = inspected(table(x=level + 0.1 * rng.normal(size=len(level)), action=arm))["warnings"]
         said += any("Confounding" in text for text in found)
     assert said <= 1
+
+
+def test_actions_that_one_group_never_gets():
+    rng, size = np.random.default_rng(0), EPISODES * ROWS
+    sex = np.repeat(rng.choice(["F", "M"], EPISODES), ROWS)
+    stage, end = rng.integers(0, 3, size).astype(float), np.arange(size) % ROWS == ROWS - 1
+    given = table(sex=sex, stage=stage, last=np.where(end, rng.normal(size=size), np.nan))  # known at the end alone
+    given["action"] = np.where((sex == "F") | (stage == 1), "off", given["action"])
+    found = " ".join(inspected(given, categorical=("sex",), static=("sex",))["warnings"])
+    assert "'on' is never taken where sex=M is 0, stage is 1: its effect there is unknown" in found
+    assert "sex=M is more frequent (100% of these decisions, else " in found
+
+
+def test_correlations_of_columns():
+    """Against NumPy's, over the pairs that are known."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1e3, 1.0, (200, 3)), rng.normal(1e-6, 1e-7, (200, 3))
+    b[:, 0] += 1e-7 * a[:, 1]
+    a[rng.random(a.shape) < 0.3], b[:, 2] = np.nan, 5.0
+    found = _correlations(a, b)
+    for i, j in itertools.product(range(3), range(2)):
+        known = ~np.isnan(a[:, i])
+        assert found[i, j] == pytest.approx(abs(np.corrcoef(a[known, i], b[known, j])[0, 1]))
+    assert (found[:, 2] == 0).all()
+
+
+def test_an_expression_of_a_variable_is_no_leak():
+    given = table()
+    del given["reward"]
+    assert inspected(given, reward="-1 * before(x)")["warnings"] == []
 
 
 def test_few_pairs_are_no_leak():

@@ -147,7 +147,7 @@ def test_rare_combinations_are_reported():
         "b": rng.integers(0, 2, rows),
     }
     data = kairode.load_table(table, action=["a", "b"])
-    assert any("Rare combinations of actions (decisions): a=rare, b=" in note for note in data.spec.notes)
+    assert any("Rare combinations of actions (decisions): 'a=rare, b=" in note for note in data.spec.notes)
 
 
 def test_rewards_as_a_function_at_the_end_or_not_at_all():
@@ -158,6 +158,8 @@ def test_rewards_as_a_function_at_the_end_or_not_at_all():
     data = kairode.load_table(columns(reward=[1.0, 2.0, 5.0, 3.0, 0.0]))
     np.testing.assert_allclose(data.reward, [[1.0, 2.0], [3.0, 0.0]])
     assert any("1 rewards in the last row" in note for note in data.spec.notes)
+    data = kairode.load_table(columns(reward=[7.0, 1.0, 2.0, 7.0, 3.0]), reward_row="end")
+    assert any("2 rewards in the first row" in note for note in data.spec.notes)
     without = {name: column for name, column in columns().items() if name != "reward"}
     assert "There is no reward column: all rewards are 0." in kairode.load_table(without).spec.notes
 
@@ -294,6 +296,9 @@ def test_files_of_kairode_describe_themselves(tmp_path, visits):
     found, rows = read_episodes(tmp_path / "hiv.parquet")
     assert found.spec == data.spec
     assert len(rows) == data.decisions + 3
+    for options in (TableConfig(missing="carry"), TableConfig(discount=0.9)):  # its own discount would be lost
+        with pytest.raises(KairodeError, match=r"hiv.parquet was written by Kairode and describes itself: leave out"):
+            read_episodes(tmp_path / "hiv.parquet", options)
     options = TableConfig(episode="subject", time="when", action=("drug",), categorical=("sex",))
     assert len(read_episodes(visits, options).data) == 2
 
@@ -465,6 +470,7 @@ def test_static_values_are_compared_before_rows_are_merged():
         ({}, {"reward": "a" + "+a" * 990}, "nested more than"),
         ({}, {"reward": "a*1" + "0" * 400}, "a number is too large"),
         ({}, {"reward": "1 * a", "reward_row": "end"}, "reward_row says where"),
+        ({"reward": [1.0, None, 2.0, 1.0, 1.0]}, {"reward_row": "end"}, "row 1, column 'reward': the reward in this"),
         ({"tau": [1.0] * 5}, {"reward": "tau * 2"}, "tau is the interval"),
         ({}, {"reward": lambda before, after, tau: 1 / 0}, "the reward function failed"),
         ({}, {"static": None}, "static must be a column or a list of columns"),

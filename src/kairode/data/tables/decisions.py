@@ -11,7 +11,7 @@ from kairode.data.tables.expression import BEFORE, INTERVAL, Columns, Expression
 from kairode.data.tables.observations import carry_forward
 from kairode.envs.core import Continuous, Discrete
 from kairode.errors import KairodeError
-from kairode.text import listed, short_name
+from kairode.text import listed, number_of, short_name
 
 Reward = Callable[[Columns, Columns, np.ndarray], Any]
 """Of the columns at the decisions, the columns at the ends of their intervals, and the intervals."""
@@ -66,20 +66,13 @@ def decided_actions(
     rare = [f"{name} ({count:,})" for name, count in zip(taken_names, counts[kinds], strict=True) if count < few]
     if rare and len(context.decided) > 1:
         context.notes.append(f"Rare combinations of actions (decisions): {listed(rare)}.")
-    if len(kinds) > MANY and all(_is_number(name) for name in taken_names):
+    if len(kinds) > MANY and all(number_of(name) is not None for name in taken_names):
         context.notes.append(
             f"'{short_name(context.decided[0])}' has {len(kinds):,} different numbers, each an action of its own: if "
             "it is a quantity, such as a dose, give it as controls."
         )
     code_of = (np.cumsum(counts > 0) - 1).astype(np.int32)
     return np.where(decides, code_of[action], np.int32(0)), Discrete(tuple(taken_names))
-
-
-def _is_number(name: str) -> bool:
-    try:
-        return bool(np.isfinite(float(name)))
-    except ValueError:
-        return False
 
 
 def check_actions_given(context: TableContext, action: np.ndarray, last: np.ndarray) -> None:
@@ -206,6 +199,12 @@ def rewards_of(
     if isinstance(reward, np.ndarray):
         found[begins] = reward[begins + 1] if context.config.reward_row == "end" else reward[begins]
         unused = int((np.nan_to_num(reward[rows.last & ~rows.first]) != 0).sum())
+        dropped = int((np.nan_to_num(reward[rows.first & ~rows.last]) != 0).sum())
+        if dropped and context.config.reward_row == "end":
+            context.notes.append(
+                f"{dropped:,} rewards in the first row of an episode are not used, as no interval ends there. If they "
+                "were earned by the decision in their row, leave reward_row out."
+            )
         if unused and context.config.reward_row == "decision":
             context.notes.append(
                 f"{unused:,} rewards in the last row of an episode are not used, as no interval follows. If they were "
@@ -232,10 +231,12 @@ def rewards_of(
     if keep_missing and bad.any():
         context.notes.append(f"{bad.sum():,} rewards are missing, and counted as 0.")
     elif not (faulty or column in context.faults.columns):
+        late = isinstance(reward, np.ndarray) and context.config.reward_row == "end"
         context.faults.add_rows(
-            bad,
+            np.roll(bad, 1) if late else bad,  # the row where the reward stands
             column,
-            "the reward of the decision in this row is missing or not finite: correct what it depends on"
+            f"the reward {'' if late else 'of the decision '}in this row is missing or not finite: correct "
+            + ("it" if late else "what it depends on")
             + (
                 ", or compute it from the last values measured (reward_missing: carry)"
                 if isinstance(reward, Expression)

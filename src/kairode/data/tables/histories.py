@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from kairode.data.tables.source import read_source
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
-from kairode.text import listed, short_name
+from kairode.text import listed, number_of, short_name
 
 
 class LoadedHistories(NamedTuple):
@@ -166,16 +166,14 @@ def _known_categories(context: TableContext, name: str, known: tuple[str, ...]) 
 def _matched(found: Categories, known: tuple[str, ...]) -> tuple[np.ndarray, list[str]]:
     """Codes of names in a list of known ones, `MISSING` for others; 1.0 is the number 1."""
     exact = {name: i for i, name in enumerate(known)}
-    numeric = {float(name): i for i, name in enumerate(known) if _is_number(name)}
-    code = [exact.get(name, numeric.get(float(name), MISSING) if _is_number(name) else MISSING) for name in found.names]
+    numeric = {number_of(name): i for i, name in enumerate(known) if number_of(name) is not None}
+    code = [exact.get(name, numeric.get(number_of(name), MISSING)) for name in found.names]
     return np.array([*code, MISSING])[found.codes], list(known)
 
 
-def _is_number(name: str) -> bool:
-    try:
-        return math.isfinite(float(name))
-    except ValueError:
-        return False
+def _plain_numbers(name: str) -> str:
+    """The name of a combination of actions with its numbers in one form: speed=1.0 is speed=1."""
+    return re.sub(r"(?<==)[-+]?\d+\.?\d*(?:[eE][-+]?\d+)?(?=, |$)", lambda found: f"{float(found[0]):g}", name)
 
 
 def _read_actions(context: TableContext, spec: Spec, decided: bool) -> np.ndarray:
@@ -193,7 +191,8 @@ def _read_actions(context: TableContext, spec: Spec, decided: bool) -> np.ndarra
     if any(blank):
         return lost
     codes, names = read_actions(context)
-    found, _ = _matched(Categories(codes, list(names)), spec.actions.names)
+    plain, learned = ([_plain_numbers(name) for name in some] for some in (names, spec.actions.names))
+    found, _ = _matched(Categories(codes, plain), tuple(learned))
     context.faults.add_rows(
         (found == MISSING) & (codes != MISSING),
         context.decided[0],

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from kairode.config.keywords import field_names, with_options
-from kairode.config.tables import CSV, TableConfig, ending
+from kairode.config.tables import CSV, PARQUET, TableConfig, ending
+from kairode.data.content import KEY
 from kairode.data.table import EpisodeRows, described_spec, is_ragged, open_file, pad_episodes, read, row_width
 from kairode.data.tables.context import SortedRows, TableContext, sort_rows
 from kairode.data.tables.decisions import (
@@ -129,6 +130,7 @@ def load_flat(
 
 def _load_flat(source: Any, config: TableConfig, reward: Reward | None, keep_missing: bool) -> FlatTable:
     texts = (config.episode, *(() if config.controls else config.action), *config.categorical)
+    _check_not_described(source)
     name, table, lines = read_source(source, texts)
     pa.default_memory_pool().release_unused()
     context = TableContext(name, table, config, Faults(name, np.arange(table.num_rows), lines))
@@ -199,6 +201,20 @@ def _has_controls(names: Sequence[str]) -> bool:
     """Whether columns are those that `kairode.write` writes for continuous actions."""
     controls = any(name.startswith("action_") for name in names)
     return controls and "action" not in names and set(RESERVED) - {"action"} <= set(names)
+
+
+def _check_not_described(source: Any) -> None:
+    """Raise for a file that describes itself: its discount, unit of time, reward and categories would be lost."""
+    if not isinstance(source, str | Path) or ending(source) not in PARQUET:
+        return
+    with open_file(source, streamed=True) as file:
+        described = KEY in (file.schema_arrow.metadata or {})
+    if described:
+        raise KairodeError(
+            f"{source} was written by Kairode and describes itself: leave out all options about its columns (in "
+            "Python, read it with kairode.read). To load it as any other table, with another discount or reward, write "
+            "it as CSV first."
+        )
 
 
 def _check_columns(context: TableContext) -> None:

@@ -1,7 +1,7 @@
 """What a statistician would warn of before learning a policy from a table of observed decisions."""
 
 import itertools
-import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -30,7 +30,7 @@ MOST = 5
 
 
 def statistical_warnings(data: Trajectory) -> list[str]:
-    """Sentences on confounding, support, variation, sample size, clock changes and leaks."""
+    """Sentences on confounding, support, variation, sample size, clock changes and data leakage."""
     found = [_few_episodes(data), _clock_changes(data)]
     if isinstance(data.spec.actions, Discrete):
         found += [_never_varied(data), *_confounding(data), *_no_support(data)]
@@ -89,16 +89,21 @@ def _confounding(data: Trajectory) -> list[str]:
         size = np.array([_difference(column, taken, episode) for column in observed.T])
         far = [j for j in np.argsort(-np.abs(size)) if abs(size[j]) >= DIFFERENT][:MOST]
         if far:
-            words = [
-                f"{short_name(data.spec.observations[j].name)} is {'higher' if size[j] > 0 else 'lower'} "
-                f"({size[j]:+.1f} standard deviations)"
-                for j in far
-            ]
+            words = [_differs(data, j, observed[:, j], taken, size[j]) for j in map(int, far)]
             said.append(
                 f"Confounding by indication: '{short_name(name)}' is taken when {', '.join(words)}, so what follows it "
                 "is also due to the reasons for taking it. Make sure that all reasons are among the variables."
             )
     return said
+
+
+def _differs(data: Trajectory, j: int, values: np.ndarray, taken: np.ndarray, size: float) -> str:
+    """How a variable differs between the decisions for an action and all others, in words."""
+    name = short_name(data.spec.observations[j].name)
+    if np.isin(values[~np.isnan(values)], (0.0, 1.0)).all():
+        share, rest = np.nanmean(values[taken]), np.nanmean(values[~taken])
+        return f"{name} is {'more' if size > 0 else 'less'} frequent ({share:.0%} of these decisions, else {rest:.0%})"
+    return f"{name} is {'higher' if size > 0 else 'lower'} ({size:+.1f} standard deviations)"
 
 
 def _difference(values: np.ndarray, taken: np.ndarray, episode: np.ndarray) -> float:
@@ -127,17 +132,30 @@ def _no_support(data: Trajectory) -> list[str]:
         taken, where = action == i, []
         share = taken.mean()
         for j, variable in enumerate(data.spec.observations):
-            edges = np.unique(np.nanquantile(observed[:, j], np.linspace(0, 1, BANDS + 1)))
-            for low, high in itertools.pairwise(edges):
-                inside = (observed[:, j] >= low) & (observed[:, j] <= high)
+            for inside, words in _bands(observed[:, j], short_name(variable.name)):
                 if share * inside.sum() >= EXPECTED and not (inside & taken).any():
-                    where.append(f"{short_name(variable.name)} from {low:.3g} to {high:.3g}")
+                    where.append(words)
         if where:
             said.append(
-                f"'{short_name(name)}' is never taken at {listed(where, MOST)}: its effect there is unknown, and a "
+                f"'{short_name(name)}' is never taken where {listed(where, MOST)}: its effect there is unknown, and a "
                 "policy should not use it there."
             )
     return said
+
+
+def _bands(values: np.ndarray, name: str) -> Iterator[tuple[np.ndarray, str]]:
+    """Masks of the rows of each band of a variable, in words: each value where there are few, otherwise bands of about
+    equally many rows."""
+    known = values[~np.isnan(values)]
+    distinct = np.unique(known)
+    if len(distinct) <= 2 * BANDS:
+        for value in distinct:
+            yield values == value, f"{name} is {value:.3g}"
+        return
+    edges = np.unique(np.quantile(known, np.linspace(0, 1, BANDS + 1)))
+    for low, high in itertools.pairwise(edges):
+        inside = (values >= low) & ((values < high) | (high == edges[-1]))
+        yield inside, f"{name} is {low:.3g} to {high:.3g}"
 
 
 def _clock_changes(data: Trajectory) -> str:
@@ -162,23 +180,26 @@ def _leaks(data: Trajectory) -> list[str]:
     start = np.asarray(data.observation, np.float64)[:, 0]
     ended = np.asarray(data.terminated, np.float64)
     names = [short_name(variable.name) for variable in spec.observations]
+    now, ahead = _correlations(observed, observed), _correlations(observed, after)
+    length_of, end_of = (_correlations(start, x[:, None])[:, 0] for x in (length.astype(np.float64), ended))
+    # An expression of the observations is determined by them.
+    earned = np.zeros(len(names)) if spec.reward_expression else _correlations(observed, reward[:, None])[:, 0]
     said = []
     for j, name in enumerate(names):
-        if _correlation(observed[:, j], reward) > ALWAYS:
+        if earned[j] > ALWAYS:
             said.append(f"'{name}' determines the reward of the same decision: was it recorded afterwards?")
         fixed = _constant(np.asarray(data.observation)[:, :, j], length)
-        if fixed and _correlation(start[:, j], length.astype(np.float64)) > ALWAYS:
+        if fixed and length_of[j] > ALWAYS:
             said.append(f"'{name}' tells the length of the episode from its start: was it recorded afterwards?")
-        if fixed and _correlation(start[:, j], ended) > ALWAYS:
+        if fixed and end_of[j] > ALWAYS:
             said.append(f"'{name}' tells from the start whether the episode terminates: was it recorded afterwards?")
-        for k, other in enumerate(names):
-            ahead = _correlation(observed[:, j], after[:, k])
-            if j != k and ahead > ALWAYS and _correlation(observed[:, j], observed[:, k]) < ALWAYS:
-                said.append(
-                    f"'{name}' is the value that '{other}' has one row later: was it shifted? (All is well if "
-                    f"'{other}' is meant to be the previous value of '{name}'.)"
-                )
-    return [f"Possible leak of the future: {text}" for text in said]
+        said += [
+            f"'{name}' is the value that '{names[k]}' has one row later: was it shifted? (All is well if '{names[k]}' "
+            f"is meant to be the previous value of '{name}'.)"
+            for k in np.flatnonzero((ahead[j] > ALWAYS) & (now[j] < ALWAYS))
+            if k != j
+        ]
+    return [f"Possible data leakage from the future: {text}" for text in said]
 
 
 def _constant(values: np.ndarray, length: np.ndarray) -> bool:
@@ -186,11 +207,22 @@ def _constant(values: np.ndarray, length: np.ndarray) -> bool:
     return bool(np.all(~real | (values == values[:, :1])))
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Absolute correlation of the pairs that are known; 0 where one does not vary, or too few are known."""
-    known = ~(np.isnan(a) | np.isnan(b))
-    a, b = a[known], b[known]
-    if len(a) < PAIRS or a.std() == 0 or b.std() == 0:
-        return 0.0
-    found = float(np.mean((a - a.mean()) * (b - b.mean())) / (a.std() * b.std()))
-    return abs(found) if math.isfinite(found) else 0.0
+def _correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Absolute correlations of the columns of a with those of b, over the rows where both are known; 0 where one does
+    not vary, or too few are known."""
+    (x, known_x), (y, known_y) = (_centered(columns) for columns in (a, b))
+    count = np.maximum(known_x.T @ known_y, 1.0)
+    mean_x, mean_y = x.T @ known_y / count, known_x.T @ y / count
+    covariance = x.T @ y / count - mean_x * mean_y
+    variance = ((x**2).T @ known_y / count - mean_x**2) * (known_x.T @ y**2 / count - mean_y**2)
+    valid = (known_x.T @ known_y >= PAIRS) & (variance > 1e-18)
+    return np.where(valid, np.abs(covariance) / np.sqrt(np.where(valid, variance, 1.0)), 0.0)
+
+
+def _centered(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Columns of mean 0 and standard deviation 1 with zeros for what is missing, and what is known."""
+    known = ~np.isnan(columns)
+    count = np.maximum(known.sum(0), 1)
+    centered = np.where(known, columns - np.where(known, columns, 0.0).sum(0) / count, 0.0)
+    std = np.sqrt((centered**2).sum(0) / count)
+    return centered / np.where(std > 0, std, 1.0), known.astype(np.float64)

@@ -235,8 +235,8 @@ def _difference_section(record: dict[str, Any]) -> str:
     agreement = record["figures"]["differences"]["agreement"]
     text = (
         f"The policy chooses what was done in {agreement:.0%} of the decisions. The table lists how often each action "
-        "is in the records and in the policy's choices, how the states in which the policy chooses it differ from all "
-        "others, and what was done there instead. These are differences of means, not causes."
+        "is in the records and in the policy's choices, how the states in which the policy chooses it differ from "
+        "those of all decisions, and what was done there instead. These are differences of means, not causes."
     )
     return page.section("Where it differs from what was done", page.paragraph(text), to_html(table))
 
