@@ -24,10 +24,15 @@ def unknown(kind: str, given: str, known: Iterable[str], where: str = "") -> Kai
     """The error for an unknown name, with the nearest known one suggested."""
     known = list(known)
     plain = re.sub(r"^.*/|-v\d+$", "", given.lower())  # of a Gymnasium id too
-    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    hint = did_you_mean(plain, known)
     place = f" {where}" if where else ""
     return KairodeError(f"unknown {kind} '{given}'{place}.{hint} Known: {', '.join(known)}.")
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A question after the nearest known name; empty if none is near."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def resume_with(stopped: BaseException, command: str = "") -> Stopped:

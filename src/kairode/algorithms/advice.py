@@ -69,7 +69,7 @@ class Advice:
             f"at {short_number(self.time)} {unit}: {short_name(action)}",
             f"next visit: in {short_number(self.next_visit)} {unit}, at {short_number(self.next_time)}",
             f"values: {_listed(self.values, ': ', '; ')}",
-            f"expected then (90 % of the models): {self._expected()}",
+            f"expected then (with 90 % of the models, measurement noise not counted): {self._expected()}",
         ]
         lines += [f"unlike the data: {visible(text)}" for text in self.reasons]
         return "\n".join([*lines, *(f"warning: {visible(text)}" for text in self.warnings)])

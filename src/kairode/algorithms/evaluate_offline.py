@@ -71,7 +71,14 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def known(self) -> bool:
+        """Whether the data support an estimate with an interval."""
+        return bool(np.isfinite([self.mean, self.low, self.high]).all())
+
     def __str__(self) -> str:
+        if not self.known:
+            return "no estimate"
         return f"{short_number(self.mean)} (95 % CI {short_number(self.low)} to {short_number(self.high)})"
 
 
@@ -368,7 +375,7 @@ def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[
             f"records were cut off where rewards still count {left:.0%} of those at the start: estimates count the "
             "rewards up to the end of each record, as if every policy were followed for as long"
         )
-    unknown = [name for name, one in found.items() if not np.isfinite([one.mean, one.low, one.high]).all()]
+    unknown = [name for name, one in found.items() if not one.known]
     if unknown:
         said.append(
             f"no estimate by {', '.join(unknown).replace('_', ' ')}: at some decision no episode is left in which the "

@@ -21,6 +21,8 @@ DOMINATES, ENORMOUS = 10.0, 100.0
 """Factors by which the tails may increase a variable's standard deviation."""
 LONG = 100.0
 """Ratio of the mean interval to the median, at most."""
+FEW_INTERVALS = 30
+"""Below so many, a single long interval is not remarked on."""
 CONSTANT = 1e6
 """Distance from the median, relative to it, at which a value of an otherwise constant variable is an outlier."""
 CLIPPED = 0.01
@@ -95,6 +97,12 @@ def check_data(
             f"an interval of {short_number(far[-2].value)} {data.spec.time_unit}s ({far[-2].words(source)}) is far "
             f"longer than most (the median is {short_number(middle[-2])}), and such intervals dominate the scale of "
             "time: split episodes there, or correct the times"
+        )
+    elif len(sample) >= FEW_INTERVALS and far[-2].value > DOMINATES * _inner(sample[:, -2]).max():
+        said.append(
+            f"an interval of {short_number(far[-2].value)} {data.spec.time_unit}s ({far[-2].words(source)}) is more "
+            f"than {DOMINATES:g} times as long as {1 - TAIL:.1%} of them (the median is {short_number(middle[-2])}): "
+            "correct the time if it is wrong, or split the episode there"
         )
     return [*said, *_large_reward(far[-1], np.abs(sample[:, -1]), mean_reward, source)]
 

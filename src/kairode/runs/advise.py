@@ -31,6 +31,8 @@ from kairode.runs.folder import RunFolder
 from kairode.training import checkpoint
 from kairode.training.model_files import load_models
 
+ENDED = "by these records the episode has ended, and no decision follows: the advice is what it would be otherwise"
+
 
 def load_advisor(run: str | Path, *, price: float | None = None, budget: int | None = None) -> Advisor:
     """Load the advisor of a run: `kairode.load_advisor("runs/learn-visits")`.
@@ -115,7 +117,8 @@ def advise_table(advisor: Advisor, source: Any, config: TableConfig) -> tuple[li
 def _advise_one(advisor: Advisor, found: LoadedHistories, i: int) -> dict[str, Any]:
     origin = found.origins[i]
     start = origin if isinstance(origin, float) else 0.0
-    figures = episode_figures(advisor, found.data[i], start, found.warnings)
+    said = [ENDED, *found.warnings] if found.data.terminated[i] else found.warnings
+    figures = episode_figures(advisor, found.data[i], start, said)
     date = found.date(i, figures["next_time"] - start)
     return {"episode": found.names[i], **figures, **({} if date is None else {"next_date": date})}
 

@@ -215,7 +215,7 @@ def _estimates(found: OfflineEvaluation) -> dict[str, Any]:
 
 
 def _numbers(one: Any) -> dict[str, float | None]:
-    return {name: _known(getattr(one, name)) for name in ("mean", "low", "high")}
+    return {name: _known(getattr(one, name)) if one.known else None for name in ("mean", "low", "high")}
 
 
 def _known(value: float) -> float | None:

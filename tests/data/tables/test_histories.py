@@ -95,6 +95,13 @@ def test_numbers_as_names() -> None:
     assert found.date(0, 1.0) is None
 
 
+def test_an_episode_that_has_ended(spec: Spec) -> None:
+    found = loaded(spec, table(died=[0, 0, 1, None, None]), terminal="died")
+    assert found.data.terminated.tolist() == [True, False]
+    with pytest.raises(KairodeError, match="row 1, column 'died': true before the last row"):
+        loaded(spec, table(died=[0, 1, 0, 0, 0]), terminal="died")
+
+
 def test_numbers_in_combinations_of_actions() -> None:
     """pandas writes whole numbers as fractions once a cell of their column is empty."""
     rows = {"episode": [0] * 4, "t": [0.0, 1.0, 2.0, 3.0], "x": [1.0] * 4}

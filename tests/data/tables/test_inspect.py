@@ -142,6 +142,29 @@ def test_an_expression_of_a_variable_is_no_leak():
     assert inspected(given, reward="-1 * before(x)")["warnings"] == []
 
 
+def test_columns_that_mark_the_end_and_odd_names():
+    end = np.arange(EPISODES * ROWS) % ROWS == ROWS - 1
+    died = (end & (np.arange(EPISODES * ROWS) // ROWS % 3 == 0)).astype(float)
+    given = table(died=died, reward=-np.ones(EPISODES * ROWS))
+    given["action"][5] = "ON "
+    found = " ".join(inspected(given)["warnings"])
+    assert "'died' changes in the last rows of episodes alone" in found
+    assert "The actions 'ON', 'on' differ by case or spaces alone" in found
+    assert "Confounding" not in found  # of a single decision
+    found = inspected(given, terminal="died")["warnings"]
+    assert any(text.startswith("No reward is positive, so a policy gains from an early termination") for text in found)
+    given["reward"][0], given["died"] = 1.0, died * (np.arange(EPISODES * ROWS) < 10 * ROWS)
+    assert "Only 4 episodes terminated" in " ".join(inspected(given, terminal="died")["warnings"])
+
+
+def test_a_single_wrong_time():
+    days = table()["t"]
+    days[5 * ROWS - 1] += 700.0
+    (said,) = inspected(table(t=days))["warnings"]
+    assert said.startswith("An interval of 70")
+    assert "(episode 4, observation 10, row 58 of visits.csv) is more than 10 times as long as 99.5% of them" in said
+
+
 def test_few_pairs_are_no_leak():
     few = np.full(EPISODES * ROWS, np.nan)
     few[[1, 14, 27, 40]] = [1.0, 2.0, 3.0, 4.0]
@@ -207,7 +230,7 @@ def test_small_tables_and_rewards_of_missing_values(typed, tmp_path):
     ]
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "1 rewards are missing, and counted as 0." in out
+    assert "1 rewards are missing, and counted as 0 here; nothing can be fitted to this table" in out
     code, out, err = typed(*words, "--missing", "carry")
     assert code == 0, err
     assert "Rewards were computed from filled values" in out

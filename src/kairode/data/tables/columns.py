@@ -99,7 +99,7 @@ def _parsed(column: pa.ChunkedArray, name: str, faults: Faults, advice: str) -> 
         return np.full(len(values), np.nan)
     found = ~np.isnan(values)
     if found.sum() <= MOSTLY * (~empty).sum():
-        example = next(text for text in texts if text.strip() not in NOTHING)
+        example = next(text for text in texts if text.strip() not in NOTHING and np.isnan(_number(text)))
         comma = re.fullmatch(r"\s*-?\d+,\d+\s*", example)
         hint = ": write decimals with a point, as in 1.5" if comma else advice
         faults.add(name, f"numbers are required, the column holds text such as {example!r}{hint}")

@@ -10,7 +10,7 @@ from kairode.data.tables.context import ENDS, SortedRows, TableContext
 from kairode.data.tables.expression import BEFORE, INTERVAL, Columns, Expression
 from kairode.data.tables.observations import carry_forward
 from kairode.envs.core import Continuous, Discrete
-from kairode.errors import KairodeError
+from kairode.errors import KairodeError, did_you_mean
 from kairode.text import listed, number_of, short_name
 
 Reward = Callable[[Columns, Columns, np.ndarray], Any]
@@ -136,7 +136,8 @@ def read_reward(context: TableContext, function: Reward | None) -> np.ndarray | 
     if unknown:
         raise KairodeError(
             f"{context.name}: the reward '{text}' is not a column, and as an expression it has unknown names: "
-            f"{listed(unknown)}. Columns: {listed(names)}. Put names that are not plain letters between backticks."
+            f"{listed(unknown)}.{did_you_mean(unknown[0], names)} Columns: {listed(names)}. Put names that are not "
+            "plain letters between backticks."
         )
     following = sorted(expression.names_after & {*context.decided})
     if following:
@@ -229,7 +230,12 @@ def rewards_of(
     faulty = isinstance(reward, Expression) and reward.names & context.faults.columns
     bad = ~(np.abs(found) <= np.finfo(np.float32).max)
     if keep_missing and bad.any():
-        context.notes.append(f"{bad.sum():,} rewards are missing, and counted as 0.")
+        carry = isinstance(reward, Expression) and context.config.reward_missing == "refuse"
+        remedy = "compute them from the last values measured (reward_missing: carry)" if carry else "correct them"
+        context.notes.append(
+            f"{bad.sum():,} rewards are missing, and counted as 0 here; nothing can be fitted to this table until you "
+            f"{remedy}."
+        )
     elif not (faulty or column in context.faults.columns):
         late = isinstance(reward, np.ndarray) and context.config.reward_row == "end"
         context.faults.add_rows(

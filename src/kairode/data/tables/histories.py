@@ -13,7 +13,7 @@ from kairode.config.tables import TIME_UNITS, TableConfig
 from kairode.data.table import EpisodeRows, pad_episodes
 from kairode.data.tables.columns import MISSING, Categories, categories, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext, sort_rows
-from kairode.data.tables.decisions import check_actions_given, read_actions
+from kairode.data.tables.decisions import check_actions_given, read_actions, read_terminated
 from kairode.data.tables.faults import Faults
 from kairode.data.tables.observations import Observed, encode, fill_static, merge_observations
 from kairode.data.tables.source import read_source
@@ -27,7 +27,8 @@ class LoadedHistories(NamedTuple):
     """Episodes up to now."""
 
     data: Trajectory
-    """The last observation of each is the current one; an episode with a single row has no decision yet."""
+    """The last observation of each is the current one; an episode with a single row has no decision yet, and one that
+    has terminated has none to come."""
     names: list[str]
     """Of the episodes."""
     origins: list[Any]
@@ -88,12 +89,14 @@ def _load(source: Any, config: TableConfig, spec: Spec) -> LoadedHistories:
     names = [str(context.table[config.episode][int(i)].as_py()) for i in np.flatnonzero(rows.first)]
     observed = _read_observations(context, spec)
     action = _read_actions(context, spec, decided)
+    terminated = read_terminated(context, rows)
     context.config = dataclasses.replace(context.config, static=tuple(x for x in config.static if x in observed))
     fill_static(context, observed, rows)
     if not rows.groups.single:
         groups = rows.groups
         observed = merge_observations(observed, rows, context.config.static)
         action = groups.last(action) if action.ndim == 1 else np.stack([groups.mean(one) for one in action.T], 1)
+        terminated = groups.any(terminated)
         context.faults.rows = context.faults.rows[groups.heads]
         rows = rows.merged()
     if decided or not rows.last.all():
@@ -102,7 +105,7 @@ def _load(source: Any, config: TableConfig, spec: Spec) -> LoadedHistories:
     warnings = _warnings(context, observed, spec)
     if context.config.missing == "carry":
         _carry(observed, rows)
-    return LoadedHistories(_episodes(context, spec, observed, action, rows), names, origins, warnings)
+    return LoadedHistories(_episodes(context, spec, observed, action, terminated, rows), names, origins, warnings)
 
 
 def _check_columns(context: TableContext, spec: Spec) -> bool:
@@ -246,11 +249,16 @@ def _carry(observed: Observed, rows: SortedRows) -> None:
 
 
 def _episodes(
-    context: TableContext, spec: Spec, observed: Observed, action: np.ndarray, rows: SortedRows
+    context: TableContext,
+    spec: Spec,
+    observed: Observed,
+    action: np.ndarray,
+    terminated: np.ndarray,
+    rows: SortedRows,
 ) -> Trajectory:
     values, variables = encode(context, observed)
     assert [one.name for one in variables] == [one.name for one in spec.observations]
     taken = np.where(rows.last if action.ndim == 1 else rows.last[:, None], 0, action)
     zeros = np.zeros(len(rows.t))
-    flat = EpisodeRows(values, taken, zeros, rows.t, rows.first, rows.last, zeros > 0, zeros > 0)
+    flat = EpisodeRows(values, taken, zeros, rows.t, rows.first, rows.last, terminated, zeros > 0)
     return pad_episodes(context.name, spec, flat)

@@ -20,7 +20,10 @@ BEYOND_CHANCE = 3.0
 BANDS = 5
 """Bands of equally many decisions that a variable is divided into."""
 EXPECTED = 20.0
-"""Times that an action would be taken in a band by chance, from which on its absence is remarked on."""
+"""Decisions for an action, and otherwise, from which on states are compared; and times that an action would be taken in
+a band by chance, from which on its absence is remarked on."""
+FEW_ENDS = 20
+"""Terminations below which there are few."""
 ALWAYS = 0.999
 """Correlation from which on one column is taken to determine another."""
 PAIRS = 10
@@ -31,7 +34,7 @@ MOST = 5
 
 def statistical_warnings(data: Trajectory) -> list[str]:
     """Sentences on confounding, support, variation, sample size, clock changes and data leakage."""
-    found = [_few_episodes(data), _clock_changes(data)]
+    found = [_few_episodes(data), _clock_changes(data), _terminations(data), *_spellings(data)]
     if isinstance(data.spec.actions, Discrete):
         found += [_never_varied(data), *_confounding(data), *_no_support(data)]
     else:
@@ -55,6 +58,38 @@ def _few_episodes(data: Trajectory) -> str:
         f"{episodes} episodes are few for {len(spec.observations)} variables and {spec.actions.n} actions: below about "
         f"{needed}, estimates of a policy are very uncertain."
     )
+
+
+def _terminations(data: Trajectory) -> str:
+    """Few of them, or rewards that make an early one look good."""
+    ended, reward = int(np.sum(data.terminated)), np.asarray(data.reward)[data.mask]
+    if not ended:
+        return ""
+    if reward.max() <= 0 and reward.min() < 0:
+        return (
+            "No reward is positive, so a policy gains from an early termination: if it should not, give the decision "
+            "before a termination a reward as negative as what it saves."
+        )
+    if ended < FEW_ENDS:
+        return f"Only {ended} episodes terminated: what leads to it can hardly be learned."
+    return ""
+
+
+def _spellings(data: Trajectory) -> list[str]:
+    """Names of actions and categories that differ by case and spaces alone."""
+    kinds = {"actions": data.spec.actions.names} if isinstance(data.spec.actions, Discrete) else {}
+    said = []
+    for what, names in {**kinds, **{f"categories of '{name}'": names for name, names in data.spec.categories}}.items():
+        same: dict[str, list[str]] = {}
+        for name in names:
+            same.setdefault("".join(name.casefold().split()), []).append(name)
+        said += [
+            f"The {short_name(what)} {listed(map(repr, group))} differ by case or spaces alone: if they are the same, "
+            "write them alike."
+            for group in same.values()
+            if len(group) > 1
+        ]
+    return said
 
 
 def _never_varied(data: Trajectory) -> str:
@@ -84,7 +119,7 @@ def _confounding(data: Trajectory) -> list[str]:
     said = []
     for i, name in enumerate(data.spec.actions.names):
         taken = action == i
-        if not 0 < taken.sum() < len(taken):
+        if not EXPECTED <= taken.sum() <= len(taken) - EXPECTED:
             continue
         size = np.array([_difference(column, taken, episode) for column in observed.T])
         far = [j for j in np.argsort(-np.abs(size)) if abs(size[j]) >= DIFFERENT][:MOST]
@@ -179,6 +214,7 @@ def _leaks(data: Trajectory) -> list[str]:
     reward = np.asarray(data.reward, np.float64)[mask]
     start = np.asarray(data.observation, np.float64)[:, 0]
     ended = np.asarray(data.terminated, np.float64)
+    last = np.take_along_axis(np.asarray(data.observation, np.float64), length[:, None, None], 1)[:, 0]
     names = [short_name(variable.name) for variable in spec.observations]
     now, ahead = _correlations(observed, observed), _correlations(observed, after)
     length_of, end_of = (_correlations(start, x[:, None])[:, 0] for x in (length.astype(np.float64), ended))
@@ -188,6 +224,11 @@ def _leaks(data: Trajectory) -> list[str]:
     for j, name in enumerate(names):
         if earned[j] > ALWAYS:
             said.append(f"'{name}' determines the reward of the same decision: was it recorded afterwards?")
+        if _at_ends_alone(observed[:, j], last[:, j]):
+            said.append(
+                f"'{name}' changes in the last rows of episodes alone: was it recorded afterwards, or does it mark an "
+                "end, such as a death (give it as terminal then)?"
+            )
         fixed = _constant(np.asarray(data.observation)[:, :, j], length)
         if fixed and length_of[j] > ALWAYS:
             said.append(f"'{name}' tells the length of the episode from its start: was it recorded afterwards?")
@@ -200,6 +241,12 @@ def _leaks(data: Trajectory) -> list[str]:
             if k != j
         ]
     return [f"Possible data leakage from the future: {text}" for text in said]
+
+
+def _at_ends_alone(observed: np.ndarray, last: np.ndarray) -> bool:
+    """Whether a variable has one value at all decisions, and another one in last rows."""
+    known, ends = np.unique(observed[~np.isnan(observed)]), last[~np.isnan(last)]
+    return len(observed) >= PAIRS and len(known) == 1 and bool((ends != known).any())
 
 
 def _constant(values: np.ndarray, length: np.ndarray) -> bool:

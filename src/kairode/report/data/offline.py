@@ -40,6 +40,13 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
+CANDIDATES = (
+    "Estimates from the episodes that the policy was chosen by; the first one was chosen. The estimates from the "
+    "records rule out what is clearly worse; among the others, the best has the highest lower end of the return in the "
+    "models."
+)
+
+
 def sentences(record: dict[str, Any]) -> list[str]:
     """What was learned, and how sure that is."""
     figures = record["figures"]
@@ -155,7 +162,7 @@ def candidate_table(record: dict[str, Any]) -> Table:
         means = [_cells(one["policy"][name])[0] for name in names]
         rows.append(Row.of([one["name"], None if bound is None else short_number(bound), *means], marked=i == 0))
     heads = ["recipe and time of its training", "lower bound", *(WORDS.get(name, name) for name in names)]
-    return Table.of(heads, rows, "Estimates from the episodes that the policy was chosen by; the first one was chosen.")
+    return Table.of(heads, rows, CANDIDATES)
 
 
 def page_parts(record: dict[str, Any]) -> list[str]:
