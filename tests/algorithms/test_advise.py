@@ -157,7 +157,9 @@ def test_constant_predictions_by_hand(data: Trajectory) -> None:
     np.testing.assert_allclose(found.course.quantiles["x"][:, 0], [1.1, 1.5, 2.0, 4.0, 5.6], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("missing", "name"), [(0.0, "dt-rnn"), (0.3, "latent-ode")])
+@pytest.mark.parametrize(
+    ("missing", "name"), [(0.0, "dt-rnn"), pytest.param(0.3, "latent-ode", marks=pytest.mark.slow)]
+)
 def test_many_at_once_is_the_same_as_one_by_one(missing: float, name: str) -> None:
     data = records(missing)
     cut = np.arange(len(data)) % 5  # histories of different lengths

@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +21,14 @@ from kairode.agents.importance import (
     per_decision,
 )
 from kairode.algorithms import evaluate_offline
-from kairode.algorithms.evaluate_offline import Effort, record_ends, returns_within
+from kairode.algorithms.evaluate_offline import record_ends, returns_within
 from kairode.data.policy import Constant, Memoryless, Policy, Random
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError, KairodeWarning
+from kairode.models.dynamics import Scale
+from kairode.models.outcomes import OutcomeModel
 from kairode.models.zoo import build
+from kairode.planning.table_task import TableTask
 
 GAMMA, STEPS = 0.9, 6
 GO = np.array([0.4, 0.7])
@@ -134,11 +138,18 @@ def test_probabilities_of_policies(data) -> None:
 def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that rarely changes is constant in few test episodes, and is not kept constant in imagination."""
     made: list[Any] = []
+    asked: list[Trajectory] = []
+
+    def learned(data: Trajectory, members: Any) -> TableTask:
+        asked.append(data)
+        outcomes = OutcomeModel.new(data.spec, Scale((0.0,), (1.0,)), (0.0, 1.0), False, 2, key=jax.random.key(0))
+        return TableTask(data.spec, jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, outcomes))
 
     def stop(model: Any, task: Any, **options: Any) -> Any:
-        made.append((task, options["constant"]))
+        made.append(options["constant"])
         raise KairodeError("enough")
 
+    monkeypatch.setattr(evaluate_offline, "learn_task", learned)
     monkeypatch.setattr(evaluate_offline, "make_model_env", stop)
     train = records(12)
     first = np.asarray(train.observation)[:, :1]
@@ -148,12 +159,12 @@ def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> No
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with pytest.raises(KairodeError, match="enough"):
-                evaluate_offline.evaluate_offline(None, test, model, train=known, effort=Effort(2, 10, 2))
+                evaluate_offline._in_models(Random(test.spec.actions), test, [model], None, known, 0, 2)
         assert any("the very episodes" in str(one.message) for one in caught) == (known is None)
-    (_, frozen), (task, free) = made
-    assert frozen.tolist() == [True]
-    assert free is None
-    assert task.outcomes is not None
+    assert asked[0] is test
+    assert asked[1] is train
+    assert made[0].tolist() == [True]
+    assert made[1] is None
 
 
 def test_actions_that_do_not_exist(data) -> None:

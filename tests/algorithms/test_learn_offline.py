@@ -19,6 +19,7 @@ from kairode.config.offline import OfflineConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Spec, Task
 from kairode.errors import KairodeError, KairodeWarning
+from kairode.planning.table_task import TableTask
 
 STEPS = 8
 SMALL: Any = {"updates": 1000, "stops": 1, "hidden": (32, 32)}
@@ -71,6 +72,7 @@ def test_records_alone_show_the_best_action(data: Trajectory) -> None:
     assert policy.epsilon == 0.0
 
 
+@pytest.mark.slow
 def test_what_was_hardly_ever_done_is_excluded(data: Trajectory, tmp_path: Any) -> None:
     """Q-learning follows the luck of the rare action; with the support of actions it is not chosen, and a saved policy
     keeps that."""
@@ -86,6 +88,7 @@ def test_what_was_hardly_ever_done_is_excluded(data: Trajectory, tmp_path: Any) 
     assert "wild" not in {greedy(loaded, data, x) for x in xs}
 
 
+@pytest.mark.slow
 def test_units_do_not_matter() -> None:
     """A column of large numbers, such as platelets, does not drown the one that matters; nor does an offset."""
     data = records(
@@ -148,7 +151,7 @@ def test_a_discount_of_one_without_ends_is_said() -> None:
     assert policy.spec.discount < 1
     longer = dataclasses.replace(data, spec=dataclasses.replace(data.spec, tick=4.0))  # load_table takes it per day
     with pytest.warns(KairodeWarning, match=r"a discount of (\S+) per time unit") as said:
-        _, found = discounted(longer, kairode.learn_task(longer))
+        _, found = discounted(longer, TableTask(longer.spec))
     (given,) = re.findall(r"a discount of (\S+) per", str(said[0].message))
     assert float(given) ** 4 == pytest.approx(found.spec.discount, rel=1e-3)
 

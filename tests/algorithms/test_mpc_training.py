@@ -207,6 +207,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(env: str, model: str, tmp_path: 
     assert [line["decisions"] for line in lines if "return" in line][:2] == [200, 350]
 
 
+@pytest.mark.slow
 def test_policies_come_back_from_a_folder(typed, mpc_run, tmp_path: Path) -> None:
     made = json.loads((mpc_run.folder / "record.json").read_text())
     assert made["kind"] == "control"
@@ -232,6 +233,7 @@ def test_policies_come_back_from_a_folder(typed, mpc_run, tmp_path: Path) -> Non
         read_config(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_refused_or_never_got_far_is_no_hindrance(tmp_path: Path) -> None:
     config = small("pendulum", "latent-ode")
     odd = dataclasses.replace(config, sizes=dataclasses.replace(config.sizes, solver="xyz"))

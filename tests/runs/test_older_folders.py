@@ -201,6 +201,7 @@ def test_configs_in_todays_terms(tmp_path, kind: str, cls: type, config: dict[st
     assert command_of(RunFolder(tmp_path, kind).config(cls)) == command
 
 
+@pytest.mark.slow
 def test_mpc_config_in_todays_terms(tmp_path, mpc_run) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OLD_MPC))
     now = RunFolder(mpc_run.folder).config(MPCConfig)

@@ -170,8 +170,8 @@ def evaluate_offline(
     resamples = min(RESAMPLES, max(LEAST_RESAMPLES, COUNTS // len(data)))
     counts = bootstrap_counts(len(data), resamples, seed)
     if isinstance(data.spec.actions, Discrete):
-        behavior = behavior or fit_behavior(data, seed=seed)
         probabilities = policy_probabilities(chosen, data, seed=seed)
+        behavior = behavior or fit_behavior(data, seed=seed)
         values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
         found, records = _from_records(data, probabilities, behavior, values, counts)
     else:
