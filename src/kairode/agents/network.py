@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from scipy.linalg import block_diag
 
 NARROW = 32
 """Inputs of a layer up to which its gradient is computed transposed."""
@@ -76,3 +78,21 @@ class ReLUNetwork(eqx.Module):
             x = jax.nn.relu(linear(weight, bias, x))
         values = linear(self.weights[-1], self.biases[-1], x)
         return values.reshape(*features.shape[:-1], values.shape[-1])
+
+
+def mean_network(networks: Sequence[ReLUNetwork]) -> ReLUNetwork:
+    """The mean of the outputs of networks of the same sizes, as one wider network."""
+    kind = networks[0].weights[0].dtype
+    layers = len(networks[0].weights)
+
+    def joined(layer: int) -> tuple[np.ndarray, np.ndarray]:
+        weights = [np.asarray(one.weights[layer], np.float64) for one in networks]
+        biases = [np.asarray(one.biases[layer], np.float64) for one in networks]
+        if layers == 1:
+            return np.mean(weights, 0), np.mean(biases, 0)
+        if layer == layers - 1:
+            return np.concatenate(weights, 1) / len(networks), np.mean(biases, 0)
+        return block_diag(*weights) if layer else np.concatenate(weights), np.concatenate(biases)
+
+    found = [joined(layer) for layer in range(layers)]
+    return ReLUNetwork(*(tuple(jnp.asarray(x, kind) for x in part) for part in zip(*found, strict=True)))

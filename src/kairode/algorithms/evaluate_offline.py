@@ -45,8 +45,9 @@ RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
 LEFT = 0.05
 """Discount at the end of records, from which on what lies beyond them matters."""
-MODEL_MARGIN = 0.5
-"""Predictions are clipped to the range of the data, extended by this multiple of it."""
+MODEL_MARGIN = 0.1
+"""Predictions are clipped to the range of the data, extended by this multiple of it: a reward of quantities on a
+logarithmic scale grows without bound beyond."""
 
 
 class Effort(NamedTuple):

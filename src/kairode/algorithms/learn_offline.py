@@ -1,7 +1,7 @@
 """`kairode.learn_offline`: a policy from records alone, careful where they are silent.
 
-Several recipes are tried, each at several times of its training. Which of these policies is returned is decided by
-off-policy estimates from episodes that they were not learned from, never by a simulator.
+Several recipes are tried. Which of their policies is returned is decided by off-policy estimates from episodes that
+they were not learned from, never by a simulator.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from kairode.agents.behavior import BehaviorFit, fit_behavior
 from kairode.agents.dqn import ReplayTransition
 from kairode.agents.encoder import IdentityEncoder, StandardizedEncoder
 from kairode.agents.fitted_q import least_value
-from kairode.agents.network import ReLUNetwork
+from kairode.agents.network import ReLUNetwork, mean_network
 from kairode.agents.offline_q import OfflineSettings, train_offline_q
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import ActionSupport
@@ -57,7 +57,7 @@ class Candidate(NamedTuple):
     """A policy, and what held-out episodes say of it."""
 
     name: str
-    """Of the recipe, and the time of its training: `cql 2/3`."""
+    """Of the recipe; with continuous actions, also the time of its training: `cloning 1/2`."""
     policy: Any
     estimates: OfflineEvaluation | None
     """None for a single candidate: there is nothing to choose."""
@@ -287,16 +287,18 @@ class _Problem(NamedTuple):
     def support(self, threshold: float) -> ActionSupport:
         return ActionSupport(self.behavior.policy, jnp.asarray(threshold, jnp.float32))
 
-    def policy(self, q: ReLUNetwork, recipe: Recipe) -> QPolicy:
-        """Of a network that was trained on standardised observations."""
-        support, plain = self.support(recipe.support) if recipe.support else None, q.on_inputs(*self.scale)
-        return QPolicy(plain, IdentityEncoder(), self.task.spec, 0.0, self.settings.reward_scale, support=support)
+    def policy(self, networks: Sequence[ReLUNetwork], recipe: Recipe) -> QPolicy:
+        """Of the mean values of networks that were trained on standardised observations.
+
+        Policies from different times of a training differ much where the data show little of what they do, and
+        estimates hardly tell which is best; their mean is seldom among the worst.
+        """
+        support = self.support(recipe.support) if recipe.support else None
+        q = mean_network([one.on_inputs(*self.scale) for one in networks])
+        return QPolicy(q, IdentityEncoder(), self.task.spec, 0.0, self.settings.reward_scale, support=support)
 
     def recipes(self, model: bool) -> dict[str, Recipe]:
         return {name: RECIPES[name] for name in self.config.recipes if RECIPES[name].model == model}
-
-    def named(self, names: Sequence[str]) -> list[str]:
-        return [f"{name} {k + 1}/{self.config.stops}" for k in range(self.config.stops) for name in names]
 
 
 def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> list[tuple[str, QPolicy]]:
@@ -307,7 +309,7 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
     envs = _environments(problem, [*recipes.values()])
     encoder = StandardizedEncoder(*(jnp.asarray([x] * len(envs), jnp.float32) for x in problem.scale))
     batch = TrainingBatch(stack(envs), Own(), encoder, len(envs))
-    every, found = max(1, config.decisions // config.stops), []
+    every = max(1, config.decisions // config.stops)
     seeds = [problem.seed] * len(envs)
     settings, records = _replay(problem, len(envs))
     training = train_agents(
@@ -330,12 +332,11 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
         stage="learning in imagination",
     )
     assert training.snapshots is not None
-    for k in range(config.stops):
-        for i, (name, recipe) in enumerate(recipes.items()):
-            if not training.diverged[i]:
-                q = one(one(training.snapshots, i), k)
-                found.append((f"{name} {k + 1}/{config.stops}", problem.policy(q, recipe)))
-    return found
+    return [
+        (name, problem.policy([one(one(training.snapshots, i), k) for k in range(config.stops)], recipe))
+        for i, (name, recipe) in enumerate(recipes.items())
+        if not training.diverged[i]
+    ]
 
 
 def _replay(problem: _Problem, agents: int) -> tuple[DQNConfig, ReplayTransition]:
@@ -402,9 +403,5 @@ def _from_records(problem: _Problem, callback: Callback) -> list[tuple[str, QPol
         seed=problem.seed,
         callback=callback,
     )
-    each = [
-        (f"{name} {k + 1}/{config.stops}", one(one(networks, k), i), recipe)
-        for k in range(config.stops)
-        for i, (name, recipe) in enumerate(recipes.items())
-    ]
-    return [(name, problem.policy(q, recipe)) for name, q, recipe in each if is_finite(q)]
+    each = {name: [one(one(networks, k), i) for k in range(config.stops)] for i, name in enumerate(recipes)}
+    return [(name, problem.policy(kept, recipes[name])) for name, kept in each.items() if is_finite(kept)]

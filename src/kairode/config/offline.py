@@ -53,7 +53,7 @@ class OfflineConfig:
     updates: int = 20_000
     """Updates of the recipes without models."""
     stops: int = 3
-    """Times of the training, evenly spaced, at which a policy is a candidate."""
+    """Times of the training, evenly spaced, at which a recipe's Q-network is kept; its policy has their mean values."""
     rollout_length: int = 50
     """Decisions of an imagined episode; half of them begin at starts of real episodes, half along these."""
     held_out: float = 0.2

@@ -229,6 +229,8 @@ def test_all_faults_are_named_in_one_pass(visits):
         ({"t": [0.0, 1.0, 1.0, 0.0, 4.0]}, {}, "row 2, column 't': the row has the same time as another"),
         ({"t": [0.0, None, 1.0, 0.0, 4.0]}, {}, "row 1, column 't': the time is missing"),
         ({"t": ["a", "b", "c", "d", "e"]}, {}, "row 0, column 't': 'a' is not a time"),
+        ({"t": ["2024-01-01", "1", "2", "3", "4"]}, {}, "some times are numbers and some are dates"),
+        ({"t": ["2024-01-01T00:00Z", *["2024-01-02"] * 4]}, {}, "some times have a time zone and some have none"),
         ({"t": [0.0, np.inf, 1.0, 0.0, 4.0]}, {}, "row 1, column 't': the number is infinite"),
         ({"t": [0.0, 1e-300, 2e-300, 0.0, 4.0]}, {}, "too short for single precision"),
         ({"episode": ["x", None, "x", "y", "y"]}, {}, "row 1, column 'episode': the episode is missing"),

@@ -207,7 +207,9 @@ def _parsed_times(column: pa.ChunkedArray, name: str, faults: Faults) -> pa.Chun
         ),
     )
     if not bad.any():
-        faults.add(name, "some times have a time zone and some have none: write all in the same way")
+        numeric = any(text is not None and not np.isnan(_number(text)) for text in column.to_pylist())
+        mixed = "are numbers and some are dates" if numeric else "have a time zone and some have none"
+        faults.add(name, f"some times {mixed}: write all in the same way")
     return pa.chunked_array([pa.nulls(len(column), pa.float64())])
 
 

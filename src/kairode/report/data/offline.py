@@ -161,7 +161,7 @@ def candidate_table(record: dict[str, Any]) -> Table:
         bound = one.get("lower_bound")
         means = [_cells(one["policy"][name])[0] for name in names]
         rows.append(Row.of([one["name"], None if bound is None else short_number(bound), *means], marked=i == 0))
-    heads = ["recipe and time of its training", "lower bound", *(WORDS.get(name, name) for name in names)]
+    heads = ["recipe", "lower bound", *(WORDS.get(name, name) for name in names)]
     return Table.of(heads, rows, CANDIDATES)
 
 
