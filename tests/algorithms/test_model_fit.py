@@ -17,7 +17,7 @@ import pytest
 import safetensors.numpy
 
 import kairode
-from kairode.algorithms.fit import check_fit, rescale_ticks
+from kairode.algorithms.fit import check_fit, load_data, rescale_ticks
 from kairode.config.presets import fit_preset
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.errors import KairodeError
@@ -161,11 +161,12 @@ def log(folder: Path) -> Path:
 @pytest.mark.slow
 def test_killed_at_random_moments_and_resumed(tmp_path, fit_words) -> None:
     """SIGKILL again and again: the weights at the end are those of a run left alone, bit for bit."""
-    whole = start(tmp_path / "whole", fit_words)
+    longer = ("--iterations", "2000")  # than three kills take on any machine
+    whole = start(tmp_path / "whole", fit_words, *longer)
     assert whole.wait(timeout=300) == 0, log(tmp_path / "whole").read_text()
     moments, kills = random.Random(0), 0
     for _ in range(8):
-        process = start(tmp_path / "killed", fit_words)
+        process = start(tmp_path / "killed", fit_words, *longer)
         if kills < 3:
             before = _iteration(tmp_path / "killed")
             while process.poll() is None and _iteration(tmp_path / "killed") == before:
@@ -224,6 +225,14 @@ def test_every_preset_builds() -> None:
             )
     small = build("latent-ode", kairode.make("hiv").task.spec, fit_preset("hiv").sizes, key=jax.random.key(0))
     assert small.transition.field.layers[0].weight.shape == (20, 10)
+
+
+def test_a_described_file_is_read_with_the_default_settings(tmp_path) -> None:
+    """Before they were checked as well: the file says itself what its columns mean."""
+    path = tmp_path / "walks.parquet"
+    kairode.write(path, kairode.collect(kairode.make("gridworld", max_decisions=3), episodes=10, seed=0))
+    for config in (fit_preset(str(path)), check_fit(fit_preset(str(path)))):
+        assert [len(part) for part in load_data(config)[:3]] == [8, 1, 1]
 
 
 def test_fit_from_python(tmp_path) -> None:

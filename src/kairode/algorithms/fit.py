@@ -19,7 +19,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.models import ModelConfig, check_model
 from kairode.config.presets import fit_preset
-from kairode.config.tables import TableConfig
+from kairode.config.tables import TableConfig, unless_default
 from kairode.data import Trajectory, collect
 from kairode.data.checks import check_actions, check_data, sample_rows, warn
 from kairode.data.stream import EpisodeStream, episode_lengths, stream, stream_rows, stream_spec
@@ -168,7 +168,7 @@ def check_fit(config: FitConfig, *, streamed: bool = False) -> FitConfig:
         return config
     if config.env_fields:
         raise KairodeError(f"--set sets fields of an environment, but {config.source} is a file.")
-    path, table = Path(config.source), None if config.table == TableConfig() else config.table
+    path, table = Path(config.source), unless_default(config.table)
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
     count, streamed = _count_episodes(path, table, streamed)  # raises before the folder is made
@@ -236,7 +236,7 @@ def _read_file(
 ) -> tuple[Trajectory | EpisodeStream, np.ndarray | None]:
     """Episodes of a file, on disk if they are to be streamed or padding would take too much memory; with their rows in
     a table that Kairode did not write."""
-    path, table = Path(config.source), config.table
+    path, table = Path(config.source), unless_default(config.table)
     if streamed:
         callback(Progress(f"reading {path.name}"))
     if table is not None or not in_own_format(path):

@@ -96,6 +96,11 @@ class TableConfig:
         return {**single, **actions, **end, **more}
 
 
+def unless_default(config: TableConfig | None) -> TableConfig | None:
+    """None in place of the default names and settings, with which a file that Kairode wrote describes itself."""
+    return None if config == TableConfig() else config
+
+
 def ending(path: str | Path) -> str:
     """The ending of a file's name, without that of its compression."""
     path = Path(path)

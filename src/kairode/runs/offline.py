@@ -20,7 +20,7 @@ from kairode.config.algorithms import FitConfig
 from kairode.config.commands import command_of
 from kairode.config.offline import OfflineRunConfig
 from kairode.config.presets import fit_preset
-from kairode.config.tables import TableConfig
+from kairode.config.tables import unless_default
 from kairode.data.checks import check_actions, check_data
 from kairode.data.describe import spec_to_dict
 from kairode.data.tables.inspect import inspect_table
@@ -83,7 +83,7 @@ def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
     path = Path(config.source)
     if not path.is_file():
         raise KairodeError(f"{path} does not exist.")
-    table = None if config.table == TableConfig() else config.table
+    table = unless_default(config.table)
     loaded = read_episodes(path, table, keep_missing=False)
     if len(loaded.data) < FEWEST:
         raise KairodeError(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kairode.config.tables import TableConfig
+from kairode.config.tables import TableConfig, unless_default
 from kairode.data.checks import check_data
 from kairode.data.tables.load import LoadedTable, read_episodes
 from kairode.data.tables.warnings import statistical_warnings
@@ -19,8 +19,7 @@ BINS = 30
 
 def inspect_file(path: str | Path, config: TableConfig) -> dict[str, Any]:
     """Figures of a file; one that Kairode wrote describes itself unless the config names its columns."""
-    config_or_none = None if config == TableConfig() else config
-    loaded = read_episodes(path, config_or_none, keep_missing=True)
+    loaded = read_episodes(path, unless_default(config), keep_missing=True)
     return inspect_table(loaded, Path(path).name)
 
 
