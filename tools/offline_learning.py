@@ -243,21 +243,19 @@ def best_of(candidates: list[dict[str, Any]], names: Any) -> float:
 
 
 def estimate_quality(each: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Estimates of all candidates against their true returns, means over seeds: rank correlations of the mean and of
-    the lower end, share of the intervals that cover the truth, and what the chosen candidate returns of the best."""
-    found: dict[str, Any] = {}
+    """Estimates of the candidates of all seeds against their true returns: rank correlations of the mean and of the
+    lower end, share of the intervals that cover the truth, and what the chosen candidates return of the best."""
+    found: dict[str, Any] = {"policies": sum(map(len, each))}
+    together = [one for candidates in each for one in candidates]
+    true = np.array([one["true"]["mean"] for one in together])
     for name in ("fitted_q", "doubly_robust", "model"):
-        rows = []
-        for candidates in each:
-            true = np.array([one["true"]["mean"] for one in candidates])
-            low, middle, high = (
-                np.array([one["estimates"][name][end] for one in candidates], np.float64)
-                for end in ("low", "mean", "high")
-            )
-            ranks = [stats.spearmanr(true, x, nan_policy="omit").statistic for x in (middle, low)]
-            rows.append((*ranks, np.mean((low <= true) & (true <= high))))
-        figures = zip(("rank_correlation", "rank_correlation_low", "coverage"), np.mean(rows, 0), strict=True)
-        found[name] = {key: float(value) for key, value in figures}
+        low, middle, high = (
+            np.array([one["estimates"][name][end] for one in together], np.float64) for end in ("low", "mean", "high")
+        )
+        ranks = [stats.spearmanr(true, x, nan_policy="omit").statistic for x in (middle, low)]
+        figures = (*ranks, np.mean((low <= true) & (true <= high)))
+        keys = ("rank_correlation", "rank_correlation_low", "coverage")
+        found[name] = {key: float(value) for key, value in zip(keys, figures, strict=True)}
     chosen = [one[0]["true"]["mean"] / max(candidate["true"]["mean"] for candidate in one) for one in each]
     return {**found, "chosen_of_best": {"mean": mean(chosen), "each": chosen}}
 

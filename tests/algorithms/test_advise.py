@@ -140,7 +140,7 @@ def test_predictions_are_those_of_the_models(data: Trajectory, advisor: kd.Advis
         np.testing.assert_allclose(found.course.quantiles[name], expected, atol=1e-5)
     assert set(found.course.mean["sex=M"]) == {float(episode.observation[0, 2])}
     spread = seen.std(0)[np.abs(np.asarray(x) - found.next_visit).argmin()] / np.array(advisor.models[0].scale.std)
-    assert found.likeness["disagreement"] == pytest.approx(spread.mean(), rel=1e-4)
+    assert found.likeness["disagreement"] == pytest.approx(spread[:2].sum() / 3, rel=1e-4)  # sex is no prediction
 
 
 def test_constant_predictions_by_hand(data: Trajectory) -> None:
@@ -186,6 +186,15 @@ def test_a_policy_is_shown_the_last_values(data: Trajectory, advisor: kd.Advisor
     found = advisor.advise_many(data)
     last = seen[np.arange(len(data)), data.length]
     np.testing.assert_allclose(found.values, last[:, :2], rtol=1e-5)
+
+
+def test_a_static_variable_that_changes_is_said(advisor: kd.Advisor) -> None:
+    advisor.reset()
+    advisor.observe({"x": 0.1, "y": 0.2, "sex": "F"}, time=0.0, action="a")
+    advisor.observe({"x": 0.1, "y": 0.2}, time=1.0, action="a")
+    assert not any("never changed" in text for text in advisor.advise().warnings)
+    advisor.observe({"x": 0.1, "y": 0.2, "sex": "M"}, time=2.0)
+    assert any("never changed within an episode of the data" in text for text in advisor.advise().warnings)
 
 
 def test_what_is_unlike_the_data(data: Trajectory, advisor: kd.Advisor) -> None:
@@ -241,7 +250,7 @@ def test_the_reference(data: Trajectory) -> None:
     np.testing.assert_array_equal(found.static, [False, False, True])
     np.testing.assert_allclose(found.intervals, [1.0, np.median(data.interval[data.mask]), 3.0, 3.0])
     np.testing.assert_allclose(found.low[:2], np.nanmin(data.observation, axis=(0, 1))[:2])
-    assert found.disagreement == pytest.approx(np.quantile(data_disagreement(models, data), 0.99))
+    assert found.disagreement == pytest.approx(np.quantile(data_disagreement(models, data, found.static), 0.99))
     episode, x = np.nonzero(data.mask)[0], found.rows.astype(float)
     apart = np.sqrt(((x[:, None] - x) ** 2).mean(-1))
     apart[episode[:, None] == episode] = np.inf

@@ -211,15 +211,15 @@ def test_where_no_weight_is_left_values_stand_uncorrected() -> None:
 
 
 def test_imagined_returns_end_where_records_do() -> None:
-    """Records that begin alike end at the times of any of these; one that terminated has no end."""
+    """Records that begin alike end at the times of any of these; one that terminated, with one that lasted longer."""
     rows = {"episode": [0, 0, 1, 1, 1, 2, 2], "t": [0.0, 2.0, 0.0, 3.0, 9.0, 0.0, 1.0], "x": [1.0, 0, 1, 0, 0, 5, 0]}
     table = {**rows, "action": ["a", "b"] * 3 + ["a"], "reward": [1.0] * 7, "terminated": [0, 0, 0, 0, 0, 0, 1]}
     data = kairode.load_table(table, discount=0.5)
     ends, numbers = record_ends(data, np.array([[1.0]] * 200 + [[5.0]] * 2), np.random.default_rng(0))
     assert 60 < (ends[:200] == 2.0).sum() < 140
-    assert np.isinf(ends[200:]).all()
+    later = {(2.0, np.inf), (np.inf, 2.0)}
+    assert {*zip(ends[200:].tolist(), numbers[200:].tolist(), strict=True)} <= later
     assert set(numbers[:200][np.isinf(ends[:200])]) == {2.0}  # the longest record: half of those that were cut off
-    assert np.isinf(numbers[200:]).all()
     any_number = np.full(3, np.inf)
     found = returns_within(data, np.array([2.0, 3.0, np.inf]), any_number)
     np.testing.assert_allclose(found, [1.0, 1.0, 1.0])  # a decision at the end itself counts no longer
@@ -249,6 +249,42 @@ def test_returns_within_of_a_perfect_model(cut: str, size: int) -> None:
     rng = np.random.default_rng(2)
     returns = returns_within(found, *record_ends(data, np.asarray(found.observation)[:, 0], rng))
     assert returns.mean() == pytest.approx(float(np.asarray(data.undiscounted).mean()), rel=0.02)
+
+
+def test_returns_within_records_that_terminated() -> None:
+    """A perfect model of a constant hazard: records of any length, of which terminations hide how long they would have
+    been kept, have the return of imagined episodes that terminate too and end where records do."""
+
+    def table(episodes: int, kept: tuple[float, float], seed: int) -> Trajectory:
+        rng = np.random.default_rng(seed)
+        rows: dict[str, list[Any]] = {name: [] for name in ("episode", "t", "x", "action", "reward", "terminated")}
+        for who in range(episodes):
+            died, cut = rng.exponential(20.0), rng.uniform(*kept)
+            end = min(died, cut)
+            times = [*np.arange(0.0, end - 1e-6), end]
+            for k, t in enumerate(times):
+                gain = times[k + 1] - t if k + 1 < len(times) else 0.0
+                last = k + 1 == len(times) and died < cut
+                for column, value in zip(rows.values(), (who, t, 0.0, "a", gain, last), strict=True):
+                    column.append(value)
+        return kairode.load_table(rows)
+
+    data, found = table(2000, (5.0, 40.0), 0), table(2000, (400.0, 401.0), 1)
+    ends = record_ends(data, np.asarray(found.observation)[:, 0], np.random.default_rng(2))
+    assert 0.3 < np.mean(data.terminated) < 0.8
+    assert returns_within(found, *ends).mean() == pytest.approx(float(data.undiscounted.mean()), rel=0.03)
+
+
+def test_the_behavior_policy_is_estimated_from_the_training_episodes_too() -> None:
+    """Of ten episodes alone it is hardly known; importance sampling of the behaviour itself then has no weight."""
+    few, many = records(10, seed=1), records(400, seed=2)
+    behave, effort = Chance((float(GO[0]), float(GO[1]))), evaluate_offline.Effort(2, 500, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = kairode.evaluate_offline(behave, few, effort=effort)
+        found = kairode.evaluate_offline(behave, few, train=many, effort=effort)
+    assert found.effective_sample_size > alone.effective_sample_size
+    assert found.effective_sample_size > 8
 
 
 def test_doubly_robust_estimates() -> None:

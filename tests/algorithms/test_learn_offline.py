@@ -15,11 +15,12 @@ from kairode.agents.fitted_q import least_value
 from kairode.algorithms import learn_offline, task
 from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
 from kairode.algorithms.learn_offline import Candidate, choose_offline, discounted, evenly_spaced, rank_candidates
-from kairode.config.offline import OfflineConfig
+from kairode.config.offline import OfflineConfig, OfflineRunConfig
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Spec, Task
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.planning.table_task import TableTask
+from kairode.runs.offline import run_offline
 
 STEPS = 8
 SMALL: Any = {"updates": 1000, "stops": 1, "hidden": (32, 32)}
@@ -142,6 +143,25 @@ def test_in_imagination(tmp_path: Any) -> None:
     again = choose_offline(models, data, config, seed=1, folder=tmp_path)
     for one, other in zip(jax.tree.leaves(found.policy), jax.tree.leaves(again.policy), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_episodes_to_choose_by(data: Trajectory) -> None:
+    """Given, all other episodes are learned from; the policy is that of the same split made by hand."""
+    held_out = evenly_spaced(len(data), 0.2)
+    options: Any = {"recipes": ("q-learning", "bcq"), **SMALL}
+    by_itself = kairode.learn_offline(None, data, **options)
+    given = kairode.learn_offline(None, data[~held_out], choose=data[held_out], **options)
+    for one, other in zip(jax.tree.leaves(by_itself), jax.tree.leaves(given), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_too_few_episodes_are_left_to_learn_from(tmp_path: Any) -> None:
+    rows = [f"{who},{t},{t},{'ab'[t % 2]},1" for who in range(12) for t in range(3)]
+    (tmp_path / "small.csv").write_text("\n".join(["episode,t,x,action,reward", *rows]))
+    config = OfflineRunConfig(str(tmp_path / "small.csv"), test_fraction=0.5, offline=OfflineConfig(held_out=0.49))
+    with pytest.raises(KairodeError, match="0 would be left to learn from"):
+        run_offline(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_discount_of_one_without_ends_is_said() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import kairode
 from kairode.data import table as table_module
+from kairode.data.trajectory import carried_forward
 from kairode.envs.zoo import ENVIRONMENTS
 from kairode.errors import KairodeError
 
@@ -340,3 +341,15 @@ def test_a_folder_that_cannot_be_written(rows, tmp_path) -> None:
     blocked.write_text("not a folder")
     with pytest.raises(KairodeError, match="cannot write"):
         kairode.write(blocked / "seen.parquet", kairode.read(path))
+
+
+def test_usual_values_of_categories() -> None:
+    """Before it is known, a patient has the most frequent category, not none of them."""
+    smoker = ["never", "never", "former", "current", "never", "current", None, "former"]
+    rows = {"episode": [0, 0, 1, 1, 2, 2, 3, 3], "t": [0.0, 1.0] * 4, "age": [30, 30, 40, 40, 50, 50, 90, 90]}
+    data = kairode.load_table(
+        {**rows, "smoker": smoker, "action": ["a", "b"] * 4, "reward": [1.0] * 8}, categorical=["smoker"]
+    )
+    names = [variable.name for variable in data.spec.observations]
+    first = dict(zip(names, np.asarray(carried_forward(data).observation)[3, 0].tolist(), strict=True))
+    assert first == {"age": 90.0, "smoker=current": 0.0, "smoker=former": 0.0, "smoker=never": 1.0}

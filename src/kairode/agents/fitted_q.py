@@ -19,6 +19,9 @@ from kairode.data.trajectory import Trajectory, carried_forward
 
 MEMBERS, ITERATIONS, CHUNK, BATCH = 10, 10_000, 500, 256
 HIDDEN = (64, 64)
+EPOCHS, LEAST_ITERATIONS = 400, 1000
+"""Passes over the decisions, at most, and the iterations that are allowed in any case: more of them fit the rewards of
+single decisions, and the values of other episodes become noise."""
 LEARNING_RATE, POLYAK = 1e-3, 0.02
 """Of Adam, and of the target networks' moving average."""
 MARGIN = 0.5
@@ -117,6 +120,7 @@ def fit_values(
     sizes = (inputs.features.shape[-1], *HIDDEN, inputs.next_probabilities.shape[-1])
     q = eqx.filter_vmap(lambda key: ReLUNetwork.new(*sizes, key=key))(keys)
     target, state = q, jax.vmap(optax.adam(LEARNING_RATE).init)(q)
+    iterations = min(iterations, max(LEAST_ITERATIONS, EPOCHS * len(episode) // BATCH))
     drawn = [np.repeat(np.arange(len(episode)), sample[episode].astype(int)) for sample in samples]
     for done in range(0, iterations, CHUNK):
         batches = np.stack([some[rng.integers(0, len(some), (CHUNK, BATCH))] for some in drawn])

@@ -20,6 +20,7 @@ from kairode.models.predict import check_same
 from kairode.planning.histories import Histories, Outlook, Outlooks, current, padded_histories, size_to_compile
 from kairode.planning.model_env import ensemble
 from kairode.planning.reference import Reference, check_reference, likeness, make_reference
+from kairode.text import listed
 
 POINTS = 20
 """Times of a predicted course."""
@@ -78,6 +79,7 @@ class Advisor:
             longest=jnp.asarray(longest, jnp.float32),
             usual_interval=jnp.asarray(usual, jnp.float32),
             usual_action=controls,
+            static=None if reference is None else jnp.asarray(reference.static),
         )
         count = len(self.spec.observations)
         self._usual = np.array(self.models[0].scale.mean) if reference is None else reference.median
@@ -240,6 +242,10 @@ class Advisor:
         if self._assumed:
             times = ", ".join(f"{time:g}" for time in self._assumed)
             said.append(f"no action was recorded at {times}: the advice is taken to have been followed")
+        changed = _changed(np.asarray(data.observation)[0], self._static)
+        if changed.any():
+            names = [variable.name for variable, one in zip(self.spec.observations, changed, strict=True) if one]
+            said.append(f"{listed(names)} never changed within an episode of the data, and changed in this one")
         longest = self.spec.intervals.high if self.reference is None else float(self.reference.intervals[-1])
         far = float(np.max(data.interval, initial=0.0))
         if far > longest * (1 + 1e-5):
@@ -249,6 +255,13 @@ class Advisor:
         if len(self.models) == 1:
             said.append("there is a single model, so the quantiles of the course say nothing: fit several (seeds=5)")
         return said
+
+
+def _changed(seen: np.ndarray, static: np.ndarray) -> np.ndarray:
+    """Mask of the static variables of which an episode has several values."""
+    known = ~np.isnan(seen)
+    low, high = np.where(known, seen, np.inf).min(0), np.where(known, seen, -np.inf).max(0)
+    return static & (low < high)
 
 
 def _on_host(found: Outlook) -> Outlook:

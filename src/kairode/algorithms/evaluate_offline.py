@@ -25,7 +25,7 @@ from kairode.algorithms.task import learn_task, with_rewards_of
 from kairode.data.checks import warn
 from kairode.data.collect import collect
 from kairode.data.policy import Policy, as_policy
-from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.data.trajectory import Trajectory, carried_forward, join
 from kairode.envs.core import Discrete, Environment, Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -152,8 +152,8 @@ def evaluate_offline(
         models: fitted models, for the estimate in imagination; without them it is left out.
         task: reward and termination of the models' estimate; by default `kairode.learn_task(train, models)`.
         train: episodes that the models were fitted to: what imagined episodes have in common with records, such as the
-            range of variables and which of them never change, is then theirs. Without them it is that of `data`, in
-            which rare events may be missing.
+            range of variables and which of them never change, is then theirs, and the behaviour policy is estimated
+            from them too. Without them it is that of `data`, in which rare events may be missing.
         behavior: the estimated behaviour policy of these data, if there is one already; for discrete actions.
         seed: of the networks, the bootstrap and the imagined episodes.
         effort: how much is computed; `SELECTION` of this module takes a tenth of the time.
@@ -172,7 +172,7 @@ def evaluate_offline(
     counts = bootstrap_counts(len(data), resamples, seed)
     if isinstance(data.spec.actions, Discrete):
         probabilities = policy_probabilities(chosen, data, seed=seed)
-        behavior = behavior or fit_behavior(data, seed=seed)
+        behavior = behavior or _fit_behavior(data, train, seed)
         values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
         found, records = _from_records(data, probabilities, behavior, values, counts)
     else:
@@ -184,6 +184,14 @@ def evaluate_offline(
     said = _warnings(data, found, records.warnings)
     warn(said)
     return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said))
+
+
+def _fit_behavior(data: Trajectory, train: Trajectory | None, seed: int) -> BehaviorFit:
+    """The behaviour policy of these records, estimated from the other episodes too if there are any."""
+    if train is None or train is data:
+        return fit_behavior(data, seed=seed)
+    found = fit_behavior(join([data, train]), seed=seed)
+    return found._replace(probabilities=found.probabilities[: len(data), : data.interval.shape[1]])
 
 
 class _Records(NamedTuple):
@@ -332,8 +340,10 @@ def record_ends(
     record with the same first observation, drawn at random if there are several.
 
     A record of the usual number of decisions (half of those that were cut off have the largest one) ends by its number
-    and not by its time, any other one by its time. Neither ends a record that terminated, since that does not say how
-    long it would have been kept otherwise, or that reached the system's own horizon, which ends imagined episodes too.
+    and not by its time, any other one by its time. Neither ends a record that reached the system's own horizon, which
+    ends imagined episodes too. A record that terminated does not say how long it would have been kept otherwise: its
+    end is that of another record, drawn from those that lasted longer (Efron's redistribution to the right, which draws
+    from the Kaplan-Meier estimate); if there is none, it has no end.
     """
     first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
     times, lengths = np.asarray(data.time, np.float64)[:, -1], np.asarray(data.length)
@@ -343,10 +353,21 @@ def record_ends(
     counted = lengths == most
     ends = np.where(open_ended | counted, np.inf, times)
     numbers = np.where(counted & ~open_ended, most, np.inf)
+    terminated, order = np.asarray(data.terminated), np.argsort(times, kind="stable")
+
+    def kept(i: int) -> int:
+        """The record whose end counts for record i."""
+        while terminated[i]:
+            later = order[np.searchsorted(times[order], times[i], side="right") :]
+            if not len(later):
+                break
+            i = int(rng.choice(later))
+        return i
+
     same: dict[bytes, list[int]] = {}
     for i, row in enumerate(first):
         same.setdefault(row.tobytes(), []).append(i)
-    drawn = [rng.choice(same[row.tobytes()]) for row in np.asarray(starts, np.float32)]
+    drawn = [kept(int(rng.choice(same[row.tobytes()]))) for row in np.asarray(starts, np.float32)]
     return ends[drawn], numbers[drawn]
 
 

@@ -79,6 +79,7 @@ def learn_offline(
     models: DynamicsModel | Sequence[DynamicsModel] | None,
     data: Trajectory,
     *,
+    choose: Trajectory | None = None,
     task: Task | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
@@ -95,6 +96,8 @@ def learn_offline(
     Args:
         models: fitted to these data, by `kairode.fit(.., seeds=5)`; None learns from the records alone.
         data: records, from `kairode.load_table`, `kairode.read` or `kairode.collect`.
+        choose: other episodes, which the candidates are compared on; by default a fifth of `data` (`held_out`), which
+            no policy is then learned from, while the models may have been fitted to it.
         task: reward and termination; by default `kairode.learn_task(data, models)`.
         seed: random seed.
         folder: keep a checkpoint there, and resume from it.
@@ -112,7 +115,8 @@ def learn_offline(
         parts=("dqn",),
     )
     place = None if folder is None else Path(folder)
-    return choose_offline(models, data, config, task=task, seed=seed, folder=place, callback=callback).policy
+    found = choose_offline(models, data, config, choose=choose, task=task, seed=seed, folder=place, callback=callback)
+    return found.policy
 
 
 def choose_offline(

@@ -66,7 +66,8 @@ def default_folder(config: OfflineRunConfig) -> Path:
 def _run(config: OfflineRunConfig, out: Path | None, page: bool, json: bool, quiet: bool) -> None:
     with loading(quiet or json):
         from kairode.callbacks import Progress
-        from kairode.report.data.offline import print_offline, summary_json
+        from kairode.data.checks import warn
+        from kairode.report.data.offline import model_warnings, print_offline, summary_json
         from kairode.report.progress import display
         from kairode.report.run_page import write_run_page
         from kairode.runs.offline import run_offline
@@ -77,6 +78,7 @@ def _run(config: OfflineRunConfig, out: Path | None, page: bool, json: bool, qui
         if page:
             show(Progress("writing the page"))
             written = write_run_page(folder)
+    warn(model_warnings(record))
     if json:
         print_json(summary_json(record, folder))
         return

@@ -73,7 +73,7 @@ class TableConfig:
         if self.time_unit is not None and self.time_unit.removesuffix("s") in TIME_UNITS:
             object.__setattr__(self, "time_unit", self.time_unit.removesuffix("s"))
         if not (isinstance(self.discount, int | float) and 0 <= self.discount <= 1):
-            raise KairodeError(f"discount must lie in [0, 1], got {self.discount}.")
+            raise KairodeError(f"discount must be a number in [0, 1], got {self.discount!r}.")
         if not (self.action or self.controls):
             raise KairodeError("action needs at least one column.")
         if self.controls and self.action not in ((), ("action",)):

@@ -69,8 +69,8 @@ def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 def carried_forward(data: Trajectory) -> Trajectory:
-    """Missing observations replaced by the last value of the episode, before the first one by the variable's median (0
-    for a variable that was never measured).
+    """Missing observations replaced by the last value of the episode, before the first one by the variable's usual
+    value (`usual_values`).
 
     For what needs a value of every variable: the features of a policy, initial states, rewards. Models do not.
     """
@@ -82,9 +82,24 @@ def carried_forward(data: Trajectory) -> Trajectory:
     place = np.maximum.accumulate(np.where(lost, -1, moments), axis=-2)
     filled = np.take_along_axis(seen, np.maximum(place, 0), axis=-2)
     real = seen[np.arange(seen.shape[-2]) <= np.asarray(data.length)[..., None]]  # padding repeats an episode's end
-    columns = (column[~np.isnan(column)] for column in real.T)
-    medians = np.array([np.median(known) if known.size else 0.0 for known in columns], seen.dtype)
-    return dataclasses.replace(data, observation=np.where(place >= 0, filled, medians))
+    usual = usual_values(real, data.spec).astype(seen.dtype)
+    return dataclasses.replace(data, observation=np.where(place >= 0, filled, usual))
+
+
+def usual_values(rows: np.ndarray, spec: Spec) -> np.ndarray:
+    """The median of each variable, 0 of one that was never measured; of a column of categories, the most frequent one.
+
+    Rows are [n, variables], NaN where missing.
+    """
+    columns = [column[~np.isnan(column)] for column in np.asarray(rows, np.float64).T]
+    found = np.array([np.median(known) if known.size else 0.0 for known in columns])
+    places = {variable.name: i for i, variable in enumerate(spec.observations)}
+    for name, categories in spec.categories:
+        group = [places[f"{name}={one}"] for one in categories if f"{name}={one}" in places]
+        if len(group) > 1:  # two categories are one variable
+            shares = [columns[i].mean() if columns[i].size else 0.0 for i in group]
+            found[group] = np.arange(len(group)) == int(np.argmax(shares))
+    return found
 
 
 def join(parts: Sequence[Trajectory]) -> Trajectory:

@@ -101,6 +101,8 @@ class Outlooks(eqx.Module):
     """Of models without a timer; NaN if it is not known."""
     usual_action: Float[Array, " act"] | None = None
     """The mean of the controls in the data."""
+    static: Bool[Array, " obs"] | None = None
+    """Variables that never change within an episode: the models' predictions of them are not used."""
 
     @eqx.filter_jit
     def of(self, histories: Histories) -> Outlook:
@@ -113,6 +115,7 @@ class Outlooks(eqx.Module):
         interval = proposed if self.schedule is None else self._scheduled(histories, memory, elapsed, action, proposed)
         seen = predict_courses(self.models, tracked, action, interval[None])[:, 0]
         spread = seen.std(0) / jnp.array(self.models.scale.std, seen.dtype)[:, None]
+        spread = spread if self.static is None else jnp.where(self.static[:, None], 0.0, spread)
         return Outlook(action, values, interval, spread.mean(0))
 
     @eqx.filter_jit

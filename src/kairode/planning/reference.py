@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kairode.data.normalize import mean_and_std
-from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.data.trajectory import Trajectory, carried_forward, usual_values
 from kairode.envs.core import Discrete
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -47,7 +47,7 @@ class Reference:
     """Range of each variable; NaN if it was never measured."""
     high: Float[np.ndarray, " obs"]
     median: Float[np.ndarray, " obs"]
-    """0 of a variable that was never measured."""
+    """Usual values: 0 of a variable that was never measured, the most frequent category of a column of categories."""
     static: Bool[np.ndarray, " obs"]
     """Variables that do not change within any episode."""
     starts: Float[np.ndarray, "s obs"]
@@ -87,9 +87,9 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
     real = np.concatenate([measured[:, :1].reshape(-1, seen.shape[1]), measured[:, 1:][mask]]).astype(np.float64)
     lost = np.isnan(real).all(0)
     low, high = (np.where(lost, np.nan, bound(np.where(lost, 0.0, real), axis=0)) for bound in (np.nanmin, np.nanmax))
-    median = np.where(lost, 0.0, np.nanmedian(np.where(lost, 0.0, real), axis=0))
     few = np.sort(rng.permutation(len(data))[:EPISODES])
-    apart = data_disagreement(models, data[few]) if len(models) > 1 else np.zeros(0)
+    static = _constant(data)
+    apart = data_disagreement(models, data[few], static) if len(models) > 1 else np.zeros(0)
     tau = np.asarray(data.interval, np.float64)[mask]
     return Reference(
         variables=tuple(variable.name for variable in data.spec.observations),
@@ -100,8 +100,8 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
         std=std,
         low=low,
         high=high,
-        median=median,
-        static=_constant(data),
+        median=usual_values(real, data.spec),
+        static=static,
         starts=filled[np.sort(rng.permutation(len(data))[:STARTS]), 0],
         intervals=np.array([tau.min(), np.median(tau), np.quantile(tau, 0.9), tau.max()]),
         distance=np.array(_usual_distance(rows[drawn], episode[drawn])),

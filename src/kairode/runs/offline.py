@@ -40,7 +40,8 @@ from kairode.runs.record import make_record
 from kairode.training.model_files import save_models
 
 KIND = "offline"
-FEWEST = 10
+FEWEST, LEAST_LEARN = 10, 3
+"""Episodes of the table, and of the part to learn from, at least."""
 UNESTIMATED = (
     "with a price or a budget, advice is that of a second policy, which is learned for decision times chosen by the "
     "models, without penalties outside of the data; its return is not estimated, and the estimates are of the first one"
@@ -90,6 +91,7 @@ def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
             f"{path} has {len(loaded.data)} episodes: at least {FEWEST} are needed to learn a policy, to choose it and "
             "to estimate what it is worth, each from other ones; some hundreds are usual."
         )
+    _check_parts(len(loaded.data), config)
     check_rewarded(loaded.data)
     check_recipes(config.offline, loaded.data.spec)
     timed = config.price is not None or config.budget is not None
@@ -100,10 +102,26 @@ def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
 
 def split_parts(data: Trajectory, config: OfflineRunConfig) -> Parts:
     """Evenly spaced episodes for each part, in the order of the table."""
-    test = evenly_spaced(len(data), config.test_fraction)
-    rest = data[~test]
-    choose = evenly_spaced(len(rest), config.offline.held_out / (1 - config.test_fraction))
-    return Parts(rest[~choose], rest[choose], data[test])
+    learn, choose, test = _part_masks(len(data), config)
+    return Parts(data[learn], data[choose], data[test])
+
+
+def _part_masks(episodes: int, config: OfflineRunConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    test = evenly_spaced(episodes, config.test_fraction)
+    rest = np.flatnonzero(~test)
+    choose = np.zeros(episodes, bool)
+    choose[rest[evenly_spaced(len(rest), config.offline.held_out / (1 - config.test_fraction))]] = True
+    return ~(test | choose), choose, test
+
+
+def _check_parts(episodes: int, config: OfflineRunConfig) -> None:
+    """Raise if a part would have too few episodes."""
+    learn, choose, test = (int(mask.sum()) for mask in _part_masks(episodes, config))
+    if learn < LEAST_LEARN:
+        raise KairodeError(
+            f"of {episodes} episodes, {learn} would be left to learn from ({choose} to choose the policy by, {test} to "
+            f"estimate with), and {LEAST_LEARN} at least are needed: lower --held-out or --test-fraction."
+        )
 
 
 def fit_config(config: OfflineRunConfig) -> FitConfig:

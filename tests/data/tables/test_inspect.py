@@ -142,6 +142,12 @@ def test_an_expression_of_a_variable_is_no_leak():
     assert inspected(given, reward="-1 * before(x)")["warnings"] == []
 
 
+def test_numbers_written_in_two_ways():
+    grades = ["1.0" if row % ROWS == 3 else str(row % ROWS % 3) for row in range(EPISODES * ROWS)]
+    found = " ".join(inspected(table(grade=grades), categorical=("grade",))["warnings"])
+    assert "'1', '1.0' differ by case, spaces or the way a number is written alone" in found
+
+
 def test_columns_that_mark_the_end_and_odd_names():
     end = np.arange(EPISODES * ROWS) % ROWS == ROWS - 1
     died = (end & (np.arange(EPISODES * ROWS) // ROWS % 3 == 0)).astype(float)
@@ -149,7 +155,7 @@ def test_columns_that_mark_the_end_and_odd_names():
     given["action"][5] = "ON "
     found = " ".join(inspected(given)["warnings"])
     assert "'died' changes in the last rows of episodes alone" in found
-    assert "The actions 'ON', 'on' differ by case or spaces alone" in found
+    assert "The actions 'ON', 'on' differ by case, spaces or the way a number is written alone" in found
     assert "Confounding" not in found  # of a single decision
     found = inspected(given, terminal="died")["warnings"]
     assert any(text.startswith("No reward is positive, so a policy gains from an early termination") for text in found)

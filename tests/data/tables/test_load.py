@@ -157,9 +157,9 @@ def test_rewards_as_a_function_at_the_end_or_not_at_all():
     np.testing.assert_allclose(data.reward, [[1.0, 2.0], [3.0, 0.0]])
     data = kairode.load_table(columns(reward=[1.0, 2.0, 5.0, 3.0, 0.0]))
     np.testing.assert_allclose(data.reward, [[1.0, 2.0], [3.0, 0.0]])
-    assert any("1 rewards in the last row" in note for note in data.spec.notes)
+    assert any("Rewards in the last row" in note and "(1)" in note for note in data.spec.notes)
     data = kairode.load_table(columns(reward=[7.0, 1.0, 2.0, 7.0, 3.0]), reward_row="end")
-    assert any("2 rewards in the first row" in note for note in data.spec.notes)
+    assert any("Rewards in the first row" in note and "(2)" in note for note in data.spec.notes)
     without = {name: column for name, column in columns().items() if name != "reward"}
     assert "There is no reward column: all rewards are 0." in kairode.load_table(without).spec.notes
 
@@ -193,7 +193,7 @@ def test_rows_of_the_same_time_are_merged():
     data, rows = load_rows(given, TableConfig(same_time="merge"))
     np.testing.assert_allclose(data.observation[0, :, 0], [1.0, 3.0])
     assert rows.tolist() == [0, 1, 3, 4]
-    assert "1 rows were merged with another of the same episode and time." in data.spec.notes
+    assert "Rows merged with another of the same episode and time: 1." in data.spec.notes
 
 
 def test_episodes_of_one_row_are_dropped():
@@ -251,7 +251,8 @@ def test_all_faults_are_named_in_one_pass(visits):
         ({}, {"reward": "log(a - 2)"}, "column 'log\\(a - 2\\)': the reward of the decision in this row is missing"),
         ({}, {"reward": lambda before, after, tau: before["nope"]}, "the reward function failed"),
         ({}, {"static": "t"}, "the column 't' cannot be time and static"),
-        ({}, {"discount": 2.0}, "discount must lie in"),
+        ({}, {"discount": 2.0}, "discount must be a number in"),
+        ({"reward": [None, 1.0, 2.0, None, 3.0]}, {}, "set reward_row to end"),
         ({}, {"actoin": "a"}, "unknown option 'actoin' of kairode.load_table"),
         (
             {"t": [datetime.date(2024, 1, d) for d in (1, 3, 4, 1, 9)]},

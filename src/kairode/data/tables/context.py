@@ -161,7 +161,7 @@ def sort_rows(context: TableContext) -> SortedRows:
             "the row has the same time as another of its episode: correct it, or merge such rows (same_time: merge)",
         )
     elif same.any():
-        context.notes.append(f"{same.sum():,} rows were merged with another of the same episode and time.")
+        context.notes.append(f"Rows merged with another of the same episode and time: {same.sum():,}.")
     lost = within & ~same & (step.astype(np.float32) <= 0)
     faults.add_rows(lost, config.time, "the interval before it is too short for single precision")
     return SortedRows(episode, t, unit, RowGroups(same if config.same_time == "merge" else np.zeros_like(same)))

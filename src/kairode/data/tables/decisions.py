@@ -203,13 +203,13 @@ def rewards_of(
         dropped = int((np.nan_to_num(reward[rows.first & ~rows.last]) != 0).sum())
         if dropped and context.config.reward_row == "end":
             context.notes.append(
-                f"{dropped:,} rewards in the first row of an episode are not used, as no interval ends there. If they "
-                "were earned by the decision in their row, leave reward_row out."
+                f"Rewards in the first row of an episode are not used, as no interval ends there ({dropped:,}). If "
+                "they were earned by the decision in their row, leave reward_row out."
             )
         if unused and context.config.reward_row == "decision":
             context.notes.append(
-                f"{unused:,} rewards in the last row of an episode are not used, as no interval follows. If they were "
-                "earned in the interval before, set reward_row to end."
+                f"Rewards in the last row of an episode are not used, as no interval follows ({unused:,}). If they "
+                "were earned in the interval before, set reward_row to end."
             )
     else:
         tau = rows.t[begins + 1] - rows.t[begins]
@@ -232,6 +232,8 @@ def rewards_of(
     if keep_missing and bad.any():
         carry = isinstance(reward, Expression) and context.config.reward_missing == "refuse"
         remedy = "compute them from the last values measured (reward_missing: carry)" if carry else "correct them"
+        if _stand_at_ends(reward, rows):
+            remedy = "set reward_row to end, where they seem to stand"
         context.notes.append(
             f"{bad.sum():,} rewards are missing, and counted as 0 here; nothing can be fitted to this table until you "
             f"{remedy}."
@@ -241,15 +243,29 @@ def rewards_of(
         context.faults.add_rows(
             np.roll(bad, 1) if late else bad,  # the row where the reward stands
             column,
-            f"the reward {'' if late else 'of the decision '}in this row is missing or not finite: correct "
-            + ("it" if late else "what it depends on")
-            + (
-                ", or compute it from the last values measured (reward_missing: carry)"
-                if isinstance(reward, Expression)
-                else ""
-            ),
+            f"the reward {'' if late else 'of the decision '}in this row is missing or not finite: "
+            f"{_remedy(reward, rows)}",
         )
     return np.where(bad, 0.0, found)
+
+
+def _remedy(reward: Any, rows: SortedRows) -> str:
+    if isinstance(reward, Expression):
+        return "correct what it depends on, or compute it from the last values measured (reward_missing: carry)"
+    if _stand_at_ends(reward, rows):
+        return (
+            "the first rows of episodes have none and the last rows have, so rewards seem to stand in the row in which "
+            "their interval ends: set reward_row to end"
+        )
+    return "correct it" if isinstance(reward, np.ndarray) else "correct what it depends on"
+
+
+def _stand_at_ends(reward: Any, rows: SortedRows) -> bool:
+    """Whether the rewards of a column are missing in the first rows of episodes and present in their last ones."""
+    several = rows.first != rows.last
+    if not (isinstance(reward, np.ndarray) and several.any()):
+        return False
+    return bool(np.isnan(reward[rows.first & several]).all() and np.isfinite(reward[rows.last & several]).all())
 
 
 def _carried(columns: Columns, observed: set[str], rows: SortedRows) -> Columns:

@@ -8,7 +8,7 @@ import numpy as np
 from kairode.config.tables import TIME_UNITS
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete
-from kairode.text import listed, short_name
+from kairode.text import listed, number_of, short_name
 
 FEW_EPISODES = 30
 EPISODES_PER_VARIABLE = 5
@@ -76,16 +76,17 @@ def _terminations(data: Trajectory) -> str:
 
 
 def _spellings(data: Trajectory) -> list[str]:
-    """Names of actions and categories that differ by case and spaces alone."""
+    """Names of actions and categories that differ by case, spaces or the way a number is written alone."""
     kinds = {"actions": data.spec.actions.names} if isinstance(data.spec.actions, Discrete) else {}
     said = []
     for what, names in {**kinds, **{f"categories of '{name}'": names for name, names in data.spec.categories}}.items():
         same: dict[str, list[str]] = {}
         for name in names:
-            same.setdefault("".join(name.casefold().split()), []).append(name)
+            number = number_of(name)
+            same.setdefault("".join(name.casefold().split()) if number is None else repr(number), []).append(name)
         said += [
-            f"The {short_name(what)} {listed(map(repr, group))} differ by case or spaces alone: if they are the same, "
-            "write them alike."
+            f"The {short_name(what)} {listed(map(repr, group))} differ by case, spaces or the way a number is written "
+            "alone: if they are the same, write them alike."
             for group in same.values()
             if len(group) > 1
         ]

@@ -11,8 +11,8 @@ from kairode.report.data.advice import advice_figure
 from kairode.report.data.inspect import inspection_figure, summary
 from kairode.report.data.inspect import tables as inspection_tables
 from kairode.report.figures import DECISION, FIXED, LINE, finish_axes, panel
-from kairode.report.fits import calibration_figure, calibration_sentence, fit_table
-from kairode.report.summary import spec_of
+from kairode.report.fits import calibration_figure, calibration_sentence, calibration_warning, fit_table
+from kairode.report.summary import interval_warning, spec_of
 from kairode.report.table import Column, Row, Table, print_table, to_html
 from kairode.result import short_number
 from kairode.text import MOST, listed, say, short_name
@@ -35,11 +35,13 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
         "lower_bound": estimates["lower_bound"],
         "chosen": figures["candidates"][0]["name"],
         "episodes": figures["episodes"],
-        "warnings": known_warnings(record),
+        "warnings": [*known_warnings(record), *(text.rstrip(".") for text in record["figures"]["table"]["warnings"])],
         "run": str(folder),
     }
 
 
+NO_SKILL = 0.9
+"""Error relative to that of predicting the mean from which on models are warned of."""
 CANDIDATES = (
     "Estimates from the episodes that the policy was chosen by; the first one was chosen. The estimates from the "
     "records rule out what is clearly worse; among the others, the best has the highest lower end of the return in the "
@@ -161,7 +163,7 @@ def candidate_table(record: dict[str, Any]) -> Table:
         bound = one.get("lower_bound")
         means = [_cells(one["policy"][name])[0] for name in names]
         rows.append(Row.of([one["name"], None if bound is None else short_number(bound), *means], marked=i == 0))
-    heads = ["recipe", "lower bound", *(WORDS.get(name, name) for name in names)]
+    heads = ["candidate", "lower bound", *(WORDS.get(name, name) for name in names)]
     return Table.of(heads, rows, CANDIDATES)
 
 
@@ -267,7 +269,24 @@ def _unknown(record: dict[str, Any]) -> list[str]:
 def known_warnings(record: dict[str, Any]) -> list[str]:
     """All warnings of the run, each once, without full stops."""
     figures = record["figures"]
-    return list(dict.fromkeys(text.rstrip(".") for text in (*figures["estimates"]["warnings"], *figures["warnings"])))
+    said = (*figures["estimates"]["warnings"], *figures["warnings"], *model_warnings(record))
+    return list(dict.fromkeys(text.rstrip(".") for text in said))
+
+
+def model_warnings(record: dict[str, Any]) -> list[str]:
+    """What to warn of in the fit of the models, by which the policy was learned and chosen."""
+    fit, found = record["figures"]["fit"], []
+    share = fit["mean"] / fit["variance"] if fit.get("variance") else 0.0
+    if share >= NO_SKILL:
+        found.append(
+            f"the models predict whole test episodes hardly better than the mean of each variable ({share:.0%} of its "
+            "error), and the policy was learned in their imagination and chosen by their estimates: fit longer "
+            "(--fit-iterations), or look for the variables that matter"
+        )
+    return [
+        *found,
+        *filter(None, [interval_warning(fit.get("intervals")), calibration_warning(fit.get("calibration"))]),
+    ]
 
 
 ALWAYS = (
