@@ -13,7 +13,7 @@ from kairode.data.describe import spec_from_dict, spec_to_dict
 from kairode.errors import KairodeError
 from kairode.paper.returns import table_cell
 from kairode.report.compare import key_figures
-from kairode.report.mpc import mean_and_std, mpc_sentence
+from kairode.report.mpc import mpc_sentence, return_over_seeds
 from kairode.report.summary import summary_sentences
 from kairode.result import Result, objective_of, short_number
 from kairode.runs import labels
@@ -160,7 +160,7 @@ def test_reports_of_old_records() -> None:
     assert key_figures(run)["policy"] == policy
     before = load(OLD / "control.json")
     control = read_record(OLD / "control.json")
-    assert mean_and_std(control) == (before["figures"]["return"], before["figures"]["return_std"])
+    assert return_over_seeds(control) == (before["figures"]["return"], before["figures"]["return_std"])
     assert f"mean return of {before['figures']['return']:.4g} on 'hopper'" in mpc_sentence(control)
 
 

@@ -205,7 +205,7 @@ def learn_round(
 
 
 @eqx.filter_jit(donate="all-except-first")
-def run_rounds(
+def update_rounds(
     fixed: tuple[OfflineActorConfig, OfflineRecords, OfflineAgents, Int[Array, ""]], state: OfflineState
 ) -> OfflineState:
     """Several rounds of all agents; `fixed` holds config, records, agents and the number of rounds."""
@@ -264,7 +264,7 @@ def train_offline_actors(
         while done < total:
             following = min(stop for stop in stops if stop > done)
             some = min(following - done, max(1, CHUNK // config.period))
-            trained = run_rounds((config, records, agents, jnp.asarray(some)), state.train_state)
+            trained = update_rounds((config, records, agents, jnp.asarray(some)), state.train_state)
             done += some
             state = _State(trained, _with_stop(state.kept, trained, stops.index(done)) if done in stops else state.kept)
             callback(Progress(stage, done * config.period, total * config.period, seconds=session.here))

@@ -139,7 +139,7 @@ def finite(values: Any) -> Any:
     return float(values) if math.isfinite(values) else None
 
 
-def flags(reference: Reference, found: Likeness, disagreement: np.ndarray) -> np.ndarray:
+def out_of_distribution(reference: Reference, found: Likeness, disagreement: np.ndarray) -> np.ndarray:
     """Whether each state, or the action advised in it, is unlike the data."""
     return (
         found.outside.any(1)

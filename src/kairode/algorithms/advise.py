@@ -153,7 +153,7 @@ class Advisor:
                 self.reference, like, float(apart[0]), here, self.spec, f"'{name}'" if isinstance(name, str) else "this"
             )
             numbers = words.measures(self.reference, like, float(apart[0]))
-            unlike = (bool(words.flags(self.reference, like, apart)[0]), texts, numbers)
+            unlike = (bool(words.out_of_distribution(self.reference, like, apart)[0]), texts, numbers)
         time = visits.times[-1]
         return Advice(
             action=name,
@@ -188,7 +188,7 @@ class Advisor:
             if self.reference is not None:
                 seen = np.asarray(current(histories))[: len(part)]
                 like = likeness(self.reference, seen, found.action, self.spec.actions)
-                flagged.append(words.flags(self.reference, like, found.disagreement))
+                flagged.append(words.out_of_distribution(self.reference, like, found.disagreement))
         back = np.argsort(order, kind="stable")
         action, values, interval, apart = (np.concatenate(column)[back] for column in zip(*outlooks, strict=True))
         values = np.where(np.isfinite(values), values, np.nan)

@@ -42,7 +42,7 @@ def simple_policies(record: dict[str, Any]) -> dict[str, Any]:
     return {"random actions": record["figures"]["random"], **record["figures"].get("constant", {})}
 
 
-def mean_and_std(record: dict[str, Any]) -> tuple[float, float]:
+def return_over_seeds(record: dict[str, Any]) -> tuple[float, float]:
     scores = [objective_of(test) for test in record["figures"]["tests"]]
     return mean(scores), std(scores)
 
@@ -66,7 +66,7 @@ def mpc_warning(record: dict[str, Any]) -> str | None:
 
 def mpc_sentence(record: dict[str, Any]) -> str:
     figures, config = record["figures"], record["config"]
-    count, (middle, _) = len(figures["tests"]), mean_and_std(record)
+    count, (middle, _) = len(figures["tests"]), return_over_seeds(record)
     name, chance = max(simple_policies(record).items(), key=lambda item: float(objective_of(item[1])))
     how = f"{config['agent']['kind'].upper()} alone"
     if (model := config["model"]) != MODEL_FREE:
@@ -137,7 +137,7 @@ def mujoco_figure(results: Path) -> Figure:
         axes.set_title(env, fontsize=10)
         axes.set_xlim(0, 105_000)
         if MODEL_FREE in found[env]:
-            last, _ = mean_and_std(found[env][MODEL_FREE])
+            last, _ = return_over_seeds(found[env][MODEL_FREE])
             decisions = found[env][MODEL_FREE]["config"]["decisions"]
             axes.axhline(last, color="#52606d", ls="--", lw=1)
             axes.text(2000, last, f"DDPG at {decisions // 1000}k", fontsize=7, va="bottom", color="#52606d")
@@ -155,7 +155,7 @@ def mujoco_table(results: Path) -> dict[str, dict[str, Any]]:
     found = read_records(results)
     for model, env in itertools.product(ORDER, ROBOTS):
         if record := found[env].get(model):
-            config, (middle, around) = record["config"], mean_and_std(record)
+            config, (middle, around) = record["config"], return_over_seeds(record)
             cell = {"decisions": config["decisions"], "seeds": config["seeds"], "mean": middle, "std": around}
             table.setdefault(model, {})[env] = cell
     return table

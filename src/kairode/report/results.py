@@ -13,7 +13,7 @@ from kairode.paper import published, returns
 from kairode.paper.between import read_between
 from kairode.paper.studies import ORACLE, interval_label
 from kairode.report.compare import runs_table
-from kairode.report.mpc import ORDER, mean_and_std, model_label, mujoco_figure, read_records
+from kairode.report.mpc import ORDER, model_label, mujoco_figure, read_records, return_over_seeds
 from kairode.report.prediction import (
     OVER_SEEDS,
     between_table,
@@ -118,7 +118,7 @@ def robots_table(results: Path) -> Table:
 def _robot_cell(record: dict[str, Any] | None) -> str | None:
     if record is None:
         return None
-    middle, around = mean_and_std(record)
+    middle, around = return_over_seeds(record)
     return mean_std(middle, around, record["config"]["seeds"], digits=1 if abs(middle) < 100 else 0, usual=3)
 
 

@@ -10,7 +10,7 @@ from kairode.errors import KairodeError
 from kairode.report import page
 from kairode.report.course import course_figure
 from kairode.report.data.offline import page_parts
-from kairode.report.mpc import control_table, mean_and_std, mpc_learning_figure, mpc_sentence, mpc_warning
+from kairode.report.mpc import control_table, mpc_learning_figure, mpc_sentence, mpc_warning, return_over_seeds
 from kairode.report.runs import learning_figure, left_out_constants, map_figure, policy_table, tradeoff_figure
 from kairode.report.summary import (
     compare_with_fixed,
@@ -69,7 +69,7 @@ def _write_run_page(folder: Path, path: Path) -> Path:
 
 
 def write_control_page(folder: Path, record: dict[str, Any]) -> Path:
-    config, (middle, _) = record["config"], mean_and_std(record)
+    config, (middle, _) = record["config"], return_over_seeds(record)
     chance = objective_of(record["figures"]["random"])
     seeds = f"{config['seeds']} seed{'s' * (config['seeds'] != 1)}"
     facts = [

@@ -124,7 +124,7 @@ def _check_parts(episodes: int, config: OfflineRunConfig) -> None:
         )
 
 
-def fit_config(config: OfflineRunConfig) -> FitConfig:
+def ensemble_config(config: OfflineRunConfig) -> FitConfig:
     """The fit of the ensemble."""
     given = {"seeds": config.ensemble_size, "seed": config.seed, "robust_scale": config.robust_scale}
     preset = fit_preset(config.source, model=config.model, **given)
@@ -147,7 +147,7 @@ def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, ca
         figures["episodes"] = {name: len(part) for name, part in parts._asdict().items()}
     with folder.stage("models"):
         free_programs()
-        fit = fit_config(config)
+        fit = ensemble_config(config)
         result = fit_models(fit, parts.learn, parts.choose, folder=folder.path / FIT, callback=callback)
         models = result.models
         save_models(folder.path / FIT, fit.model, fit.sizes, models)

@@ -23,7 +23,7 @@ ITERATIONS, CHUNK, BATCH, HIDDEN = 5000, 250, 256, 64
 LEARNING_RATE = 1e-3
 
 
-class Intervals(NamedTuple):
+class IntervalRows(NamedTuple):
     """Intervals of all episodes, [intervals, ..]."""
 
     obs: Any
@@ -35,7 +35,7 @@ class Intervals(NamedTuple):
     """Whether the process terminated in it."""
 
 
-def intervals_of(data: Trajectory, model: DynamicsModel | None = None) -> Intervals:
+def intervals_of(data: Trajectory, model: DynamicsModel | None = None) -> IntervalRows:
     """The intervals of episodes; missing values are a model's predictions, or carried forward without one."""
     seen = np.asarray(carried_forward(data).observation, np.float32)
     lost = np.isnan(data.observation)
@@ -46,13 +46,13 @@ def intervals_of(data: Trajectory, model: DynamicsModel | None = None) -> Interv
     last = np.arange(data.interval.shape[1]) == np.asarray(data.length)[:, None] - 1
     ended = last & np.asarray(data.terminated)[:, None]
     columns = (seen[:, :-1], data.action, seen[:, 1:], data.interval, data.reward, ended)
-    return Intervals(*(np.asarray(x)[data.mask] for x in columns))
+    return IntervalRows(*(np.asarray(x)[data.mask] for x in columns))
 
 
-def rows_of(intervals: Intervals, data: Trajectory, episodes: np.ndarray) -> Intervals:
+def rows_of(intervals: IntervalRows, data: Trajectory, episodes: np.ndarray) -> IntervalRows:
     """The intervals of some of the episodes that they are of."""
     chosen = np.broadcast_to(episodes[:, None], np.shape(data.interval))[data.mask]
-    return Intervals(*(x[chosen] for x in intervals))
+    return IntervalRows(*(x[chosen] for x in intervals))
 
 
 def held_out_episodes(terminated: np.ndarray) -> np.ndarray:
@@ -67,8 +67,8 @@ def held_out_episodes(terminated: np.ndarray) -> np.ndarray:
 
 
 def fit_outcomes(
-    train: Intervals,
-    valid: Intervals,
+    train: IntervalRows,
+    valid: IntervalRows,
     data: Trajectory,
     *,
     seeds: Sequence[int],
@@ -111,11 +111,11 @@ def fit_outcomes(
 
 @partial(jax.jit, static_argnames="static")
 def _advance(
-    params: Any, state: Any, static: Any, train: Intervals, valid: Intervals, batches: Int[Array, "seeds k n"]
+    params: Any, state: Any, static: Any, train: IntervalRows, valid: IntervalRows, batches: Int[Array, "seeds k n"]
 ) -> tuple[Any, Any, Float[Array, " seeds"]]:
     """Some iterations of every member, and its validation loss after them."""
 
-    def mean_loss(params: Any, rows: Intervals) -> Float[Array, ""]:
+    def mean_loss(params: Any, rows: IntervalRows) -> Float[Array, ""]:
         return jax.vmap(eqx.combine(params, static).loss)(*rows).mean()
 
     def member(params: Any, state: Any, batches: Int[Array, "k n"]) -> tuple[Any, Any, Float[Array, ""]]:
@@ -144,7 +144,7 @@ class OutcomeCheck(NamedTuple):
     """Their number as predicted; None without a learned hazard."""
 
 
-def check_outcomes(models: OutcomeModel, valid: Intervals) -> OutcomeCheck:
+def check_outcomes(models: OutcomeModel, valid: IntervalRows) -> OutcomeCheck:
     """Compare the ensemble's predictions with held-out intervals."""
     rows = jax.tree.map(jnp.asarray, valid)[:4]
     error = within = expected = None

@@ -225,7 +225,7 @@ def _is_moment(text: str | None) -> bool:
     return False
 
 
-def flags(column: pa.ChunkedArray, name: str, faults: Faults) -> np.ndarray:
+def flag_values(column: pa.ChunkedArray, name: str, faults: Faults) -> np.ndarray:
     """Booleans, also as 0 and 1 or as yes and no; an empty cell is false."""
     column = plain(column)
     if pa.types.is_null(column.type):

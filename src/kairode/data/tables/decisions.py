@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kairode.data.tables.columns import MISSING, categories, flags, is_empty, is_number, numbers
+from kairode.data.tables.columns import MISSING, categories, flag_values, is_empty, is_number, numbers
 from kairode.data.tables.context import ENDS, SortedRows, TableContext
 from kairode.data.tables.expression import BEFORE, INTERVAL, Columns, Expression
 from kairode.data.tables.observations import carry_forward
@@ -101,7 +101,7 @@ def read_terminated(context: TableContext, rows: SortedRows) -> np.ndarray:
         return np.zeros(context.table.num_rows, bool)
     if name != ENDS[0] and context.has(ENDS[0]):
         context.notes.append(f"The column '{ENDS[0]}' is not used.")
-    found = flags(context.table[name], name, context.faults)
+    found = flag_values(context.table[name], name, context.faults)
     groups = rows.groups
     ends = rows.last if groups.single else groups.number[rows.last][rows.episode] == groups.number
     context.faults.add_rows(

@@ -15,7 +15,7 @@ from kairode.data.tables.columns import MISSING, Categories, categories, is_numb
 from kairode.data.tables.context import ENDS, SortedRows, TableContext, sort_rows
 from kairode.data.tables.decisions import check_actions_given, read_actions, read_terminated
 from kairode.data.tables.faults import Faults
-from kairode.data.tables.observations import Observed, encode, fill_static, merge_observations
+from kairode.data.tables.observations import Observed, encode_observations, fill_static, merge_observations
 from kairode.data.tables.source import read_source
 from kairode.data.trajectory import Trajectory
 from kairode.envs.core import Discrete, Spec
@@ -256,7 +256,7 @@ def _episodes(
     terminated: np.ndarray,
     rows: SortedRows,
 ) -> Trajectory:
-    values, variables = encode(context, observed)
+    values, variables = encode_observations(context, observed)
     assert [one.name for one in variables] == [one.name for one in spec.observations]
     taken = np.where(rows.last if action.ndim == 1 else rows.last[:, None], 0, action)
     zeros = np.zeros(len(rows.t))

@@ -26,7 +26,7 @@ from kairode.data.tables.decisions import (
 )
 from kairode.data.tables.faults import Faults
 from kairode.data.tables.observations import (
-    encode,
+    encode_observations,
     fill_missing,
     fill_static,
     merge_observations,
@@ -169,7 +169,7 @@ def _load_flat(source: Any, config: TableConfig, reward: Reward | None, keep_mis
     action, actions = decided_actions(context, action, action_names, ~rows.last)
     formula = reward_formula(context, given, extra, action, actions, ~rows.last)
     categories = names_of(observed)
-    values, variables = encode(context, observed if keep_missing else filled)
+    values, variables = encode_observations(context, observed if keep_missing else filled)
     del observed, filled, usable, extra, given
     flat = EpisodeRows(values, action, rewards, rows.t, rows.first, rows.last, terminated, ~terminated)
     if single.any():

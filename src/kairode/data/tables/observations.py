@@ -145,7 +145,7 @@ def fill_missing(context: TableContext, observed: Observed, rows: SortedRows) ->
         )
 
 
-def encode(context: TableContext, observed: Observed) -> tuple[np.ndarray, tuple[Variable, ...]]:
+def encode_observations(context: TableContext, observed: Observed) -> tuple[np.ndarray, tuple[Variable, ...]]:
     """Observations as one array, with one variable per category (one for two categories)."""
     columns: list[np.ndarray] = []
     variables: list[Variable] = []

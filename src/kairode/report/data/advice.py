@@ -24,7 +24,7 @@ def draw_advice(found: dict[str, Any], path: str | Path) -> None:
 
 def advice_figure(found: dict[str, Any]) -> Figure:
     """One panel for each of at most `MOST` variables, and a strip of the actions; bands are those of the ensemble."""
-    shown, rule = shown_variables(found)
+    shown, rule = varying_variables(found)
     columns = 2 if len(shown) >= COLUMNS_FROM else 1
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(9, 1.5 * rows + 2.0), layout="constrained")
@@ -48,7 +48,7 @@ def advice_figure(found: dict[str, Any]) -> Figure:
     return figure
 
 
-def shown_variables(found: dict[str, Any]) -> tuple[list[str], str]:
+def varying_variables(found: dict[str, Any]) -> tuple[list[str], str]:
     """The variables with a panel, and the rule that they were chosen by: those that varied, in their order."""
     names = list(found["course"]["variables"])
     if len(names) <= MOST:
