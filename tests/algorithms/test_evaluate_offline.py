@@ -12,6 +12,7 @@ import pytest
 
 import kairode
 from kairode.agents.behavior import fit_behavior, policy_probabilities
+from kairode.agents.fitted_q import fit_action_values
 from kairode.agents.importance import (
     bootstrap_counts,
     cumulative_ratios,
@@ -269,10 +270,12 @@ def test_returns_within_records_that_terminated() -> None:
                     column.append(value)
         return kairode.load_table(rows)
 
-    data, found = table(2000, (5.0, 40.0), 0), table(2000, (400.0, 401.0), 1)
+    data, found = table(2000, (5.0, 40.0), 0), table(6000, (400.0, 401.0), 1)
     ends = record_ends(data, np.asarray(found.observation)[:, 0], np.random.default_rng(2))
     assert 0.3 < np.mean(data.terminated) < 0.8
-    assert returns_within(found, *ends).mean() == pytest.approx(float(data.undiscounted.mean()), rel=0.03)
+    expected = 20 * (1 - 20 / 35 * (np.exp(-5 / 20) - np.exp(-40 / 20)))  # the mean of min(died, cut)
+    assert data.undiscounted.mean() == pytest.approx(expected, rel=0.04)
+    assert returns_within(found, *ends).mean() == pytest.approx(expected, rel=0.03)
 
 
 def test_the_behavior_policy_is_estimated_from_the_training_episodes_too() -> None:
@@ -285,6 +288,57 @@ def test_the_behavior_policy_is_estimated_from_the_training_episodes_too() -> No
         found = kairode.evaluate_offline(behave, few, train=many, effort=effort)
     assert found.effective_sample_size > alone.effective_sample_size
     assert found.effective_sample_size > 8
+
+
+def test_the_episodes_themselves_among_the_training_episodes() -> None:
+    """Classifiers have still not seen the episode whose probabilities they give."""
+    some = records(40, seed=1)
+    alone, found = (fit_behavior(some, others=others, iterations=200) for others in (None, some[10:]))
+    np.testing.assert_array_equal(found.probabilities, alone.probabilities)
+
+
+def test_training_episodes_of_another_system() -> None:
+    some = records(20, seed=1)
+    other = kairode.load_table(
+        {"episode": [0, 0], "t": [0.0, 1.0], "x": [0.0, 1.0], "action": ["b", "c"], "reward": [1.0, 1.0]}
+    )
+    with pytest.raises(KairodeError, match="they must match"):
+        kairode.evaluate_offline(None, some, train=other)
+
+
+def test_values_reach_the_start_of_long_episodes() -> None:
+    """A reward of 1 for every decision, without a discount, from few records."""
+    rng, episodes, decisions = np.random.default_rng(0), 10, 100
+    rows = episodes * (decisions + 1)
+    table = {
+        "episode": np.repeat(np.arange(episodes), decisions + 1),
+        "t": np.tile(np.arange(decisions + 1.0), episodes),
+        "x": rng.normal(size=rows),
+        "action": rng.choice(["a", "b"], rows),
+        "reward": np.ones(rows),
+    }
+    some = kairode.load_table(table)
+    found = fit_action_values(some, np.full((episodes, decisions + 1, 2), 0.5), members=2, iterations=2500)
+    assert found.q[:, :, 0].mean() == pytest.approx(decisions, rel=0.1)
+
+
+@pytest.mark.parametrize("hazard", [0.1, 0.2])
+def test_records_of_a_fixed_number_of_visits_that_terminated(hazard: float) -> None:
+    """All of them would have had ten decisions."""
+    rng = np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {name: [] for name in ("episode", "t", "x", "action", "reward", "terminated")}
+    for who in range(300):
+        died = rng.geometric(hazard)
+        length = min(died, 10)
+        times = np.concatenate([[0.0], np.cumsum(rng.uniform(0.5, 2.0, length))])
+        for k, t in enumerate(times):
+            last = k == length and died <= 10
+            for column, value in zip(rows.values(), (who, t, 0.0, "a", 1.0, last), strict=True):
+                column.append(value)
+    some = kairode.load_table(rows)
+    ends, numbers = record_ends(some, np.asarray(some.observation)[:, 0], rng)
+    assert np.isinf(ends).all()
+    assert set(numbers) == {10.0}
 
 
 def test_doubly_robust_estimates() -> None:

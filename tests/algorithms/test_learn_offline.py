@@ -143,6 +143,8 @@ def test_in_imagination(tmp_path: Any) -> None:
     again = choose_offline(models, data, config, seed=1, folder=tmp_path)
     for one, other in zip(jax.tree.leaves(found.policy), jax.tree.leaves(again.policy), strict=True):
         np.testing.assert_array_equal(one, other)
+    with pytest.raises(KairodeError, match=str(tmp_path)):  # other episodes to choose by set another limit
+        choose_offline(models, data[:160], config, choose=data[160:], seed=1, folder=tmp_path)
 
 
 def test_episodes_to_choose_by(data: Trajectory) -> None:
@@ -153,6 +155,20 @@ def test_episodes_to_choose_by(data: Trajectory) -> None:
     given = kairode.learn_offline(None, data[~held_out], choose=data[held_out], **options)
     for one, other in zip(jax.tree.leaves(by_itself), jax.tree.leaves(given), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_episodes_to_choose_by_are_checked_first(data: Trajectory) -> None:
+    other = kairode.load_table(
+        {"episode": [0, 0, 1, 1, 2, 2], "t": [0.0, 1.0] * 3, "x": [0.0, 1.0] * 3, "action": ["b", "c"] * 3}
+    )
+    for choose, match in (
+        (data[:2], "at least 3: choose has 2"),
+        (other, "they must match"),
+    ):
+        with pytest.raises(KairodeError, match=match):
+            kairode.learn_offline(None, data, choose=choose, updates=10**9)
+    with pytest.raises(KairodeError, match="pass one of them"):
+        kairode.learn_offline(None, data, choose=data[:50], held_out=0.3)
 
 
 def test_too_few_episodes_are_left_to_learn_from(tmp_path: Any) -> None:

@@ -353,3 +353,8 @@ def test_usual_values_of_categories() -> None:
     names = [variable.name for variable in data.spec.observations]
     first = dict(zip(names, np.asarray(carried_forward(data).observation)[3, 0].tolist(), strict=True))
     assert first == {"age": 90.0, "smoker=current": 0.0, "smoker=former": 0.0, "smoker=never": 1.0}
+    halves = ["F", "F", "M", "M", "F", "M", None, None]
+    data = kairode.load_table(
+        {**rows, "sex": halves, "action": ["a", "b"] * 4, "reward": [1.0] * 8}, categorical=["sex"]
+    )
+    assert np.asarray(carried_forward(data).observation)[3, 0, -1] in (0.0, 1.0)  # never half of both

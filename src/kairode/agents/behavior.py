@@ -14,7 +14,7 @@ from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import BehaviorPolicy
 from kairode.data.normalize import mean_and_std
 from kairode.data.policy import Constant, Policy, Random
-from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.data.trajectory import Trajectory, carried_forward, join
 from kairode.envs.core import Discrete, Spec
 from kairode.errors import KairodeError
 from kairode.text import listed
@@ -54,8 +54,15 @@ class BehaviorFit(NamedTuple):
     """The same of the actions' frequencies."""
 
 
-def fit_behavior(data: Trajectory, *, seed: int = 0, iterations: int = ITERATIONS, history: bool = True) -> BehaviorFit:
-    """Estimate the behaviour policy, with cross-fitting by episode.
+def fit_behavior(
+    data: Trajectory,
+    *,
+    others: Trajectory | None = None,
+    seed: int = 0,
+    iterations: int = ITERATIONS,
+    history: bool = True,
+) -> BehaviorFit:
+    """Estimate the behaviour policy, with cross-fitting by episode, from `others` too: further episodes of the policy.
 
     With `history`, given the previous action too, as estimates need it: who chose the actions knew it. Without, given
     the observation alone: whether an action was ever tried in such a state.
@@ -64,6 +71,11 @@ def fit_behavior(data: Trajectory, *, seed: int = 0, iterations: int = ITERATION
         raise KairodeError(
             f"a behaviour policy is estimated for discrete actions; those of '{data.spec.name}' are not."
         )
+    if others is not None:
+        count, decisions = data.interval.shape
+        both = join([data, others[_new_episodes(others, data)]])
+        fit = fit_behavior(both, seed=seed, iterations=iterations, history=history)
+        return fit._replace(probabilities=fit.probabilities[:count, :decisions])
     features, mask = behavior_features(data, history), np.asarray(data.mask)
     x, y = features[mask], np.asarray(data.action)[mask]
     folds = min(FOLDS, len(data))
@@ -90,6 +102,18 @@ def fit_behavior(data: Trajectory, *, seed: int = 0, iterations: int = ITERATION
         log_likelihood=float(np.log(probability).mean()),
         marginal_log_likelihood=float(np.log(frequency[y]).mean()),
     )
+
+
+def _new_episodes(others: Trajectory, data: Trajectory) -> np.ndarray:
+    """Mask of the others that are none of the data's: a classifier would see the episode it must not see."""
+
+    def contents(some: Trajectory) -> list[bytes]:
+        columns = [np.asarray(x) for x in (some.observation, some.action, some.interval)]
+        lengths = np.asarray(some.length)
+        return [b"".join(np.ascontiguousarray(x[i, :n]).tobytes() for x in columns) for i, n in enumerate(lengths)]
+
+    known = set(contents(data))
+    return np.array([one not in known for one in contents(others)], bool)
 
 
 def _fit(spec: Spec, x: Any, y: Any, chosen: np.ndarray, checked: np.ndarray, seed: int) -> BehaviorPolicy:

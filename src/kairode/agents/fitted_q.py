@@ -4,6 +4,7 @@ An ensemble of networks, each fitted to a bootstrap sample of the episodes, so t
 leave open. Intervals are irregular: Q(s, a) = r + gamma^tau sum_a' pi(a' | s') Q(s', a').
 """
 
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -21,7 +22,7 @@ MEMBERS, ITERATIONS, CHUNK, BATCH = 10, 10_000, 500, 256
 HIDDEN = (64, 64)
 EPOCHS, LEAST_ITERATIONS = 400, 1000
 """Passes over the decisions, at most, and the iterations that are allowed in any case: more of them fit the rewards of
-single decisions, and the values of other episodes become noise."""
+single decisions, and the values of other episodes become noise (`iterations_for`)."""
 LEARNING_RATE, POLYAK = 1e-3, 0.02
 """Of Adam, and of the target networks' moving average."""
 MARGIN = 0.5
@@ -120,7 +121,7 @@ def fit_values(
     sizes = (inputs.features.shape[-1], *HIDDEN, inputs.next_probabilities.shape[-1])
     q = eqx.filter_vmap(lambda key: ReLUNetwork.new(*sizes, key=key))(keys)
     target, state = q, jax.vmap(optax.adam(LEARNING_RATE).init)(q)
-    iterations = min(iterations, max(LEAST_ITERATIONS, EPOCHS * len(episode) // BATCH))
+    iterations = iterations_for(data, iterations)
     drawn = [np.repeat(np.arange(len(episode)), sample[episode].astype(int)) for sample in samples]
     for done in range(0, iterations, CHUNK):
         batches = np.stack([some[rng.integers(0, len(some), (CHUNK, BATCH))] for some in drawn])
@@ -128,6 +129,15 @@ def fit_values(
         q, target, state = _advance(q, target, state, flat, jnp.asarray(batches), jnp.asarray(speed, jnp.float32))
     values = eqx.filter_vmap(lambda net: net(jnp.asarray(inputs.moments)))(q)
     return ActionValues(np.clip(np.asarray(values, np.float64) * scale, *bounds), samples)
+
+
+def iterations_for(data: Trajectory, iterations: int) -> int:
+    """At most this many, and `EPOCHS` passes over the decisions; but as many as rewards need to reach the start of an
+    episode, which takes about 1 / POLYAK for every decision, as far back as the discount lets them count."""
+    gamma = float((data.spec.discount ** (np.asarray(data.interval, np.float64) / data.spec.tick))[data.mask].mean())
+    horizon = min(float(np.max(data.length)), 1 / max(1 - gamma, 1e-9))
+    allowed = min(iterations, max(LEAST_ITERATIONS, EPOCHS * int(np.sum(data.length)) // BATCH))
+    return max(allowed, min(math.ceil(horizon / POLYAK), ITERATIONS))
 
 
 def value_bounds(data: Trajectory) -> tuple[float, float]:

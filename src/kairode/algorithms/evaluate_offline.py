@@ -25,7 +25,7 @@ from kairode.algorithms.task import learn_task, with_rewards_of
 from kairode.data.checks import warn
 from kairode.data.collect import collect
 from kairode.data.policy import Policy, as_policy
-from kairode.data.trajectory import Trajectory, carried_forward, join
+from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Discrete, Environment, Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -39,8 +39,8 @@ RESAMPLES, LEAST_RESAMPLES, LEVEL = 2000, 200, 95.0
 """Of the bootstrap over episodes, also where there are many, and the level of its intervals in percent."""
 COUNTS = 20_000_000
 """Numbers of a bootstrap's counts, at most, as long as there are `LEAST_RESAMPLES`."""
-FEW_EPISODES, FEW_EFFECTIVE = 30, 10.0
-"""Episodes, and effective episodes, below which an estimate is not supported."""
+LEAST_EPISODES, FEW_EPISODES, FEW_EFFECTIVE = 3, 30, 10.0
+"""Episodes without which there is no estimate; episodes, and effective ones, below which it is not supported."""
 RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
 LEFT = 0.05
@@ -158,10 +158,10 @@ def evaluate_offline(
         seed: of the networks, the bootstrap and the imagined episodes.
         effort: how much is computed; `SELECTION` of this module takes a tenth of the time.
     """
-    if not isinstance(data, Trajectory):
-        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
-    if len(data) < 3:
-        raise KairodeError("off-policy estimates need several episodes, at least three.")
+    check_records(data)
+    if train is not None:
+        check_records(train, "train", least=1)
+        check_same(data.spec, train.spec, "data")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     if task is not None:
         data = with_rewards_of(task, data)
@@ -172,7 +172,7 @@ def evaluate_offline(
     counts = bootstrap_counts(len(data), resamples, seed)
     if isinstance(data.spec.actions, Discrete):
         probabilities = policy_probabilities(chosen, data, seed=seed)
-        behavior = behavior or _fit_behavior(data, train, seed)
+        behavior = behavior or fit_behavior(data, others=train, seed=seed)
         values = fit_action_values(data, probabilities, seed=seed, members=effort.members, iterations=effort.iterations)
         found, records = _from_records(data, probabilities, behavior, values, counts)
     else:
@@ -186,12 +186,12 @@ def evaluate_offline(
     return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said))
 
 
-def _fit_behavior(data: Trajectory, train: Trajectory | None, seed: int) -> BehaviorFit:
-    """The behaviour policy of these records, estimated from the other episodes too if there are any."""
-    if train is None or train is data:
-        return fit_behavior(data, seed=seed)
-    found = fit_behavior(join([data, train]), seed=seed)
-    return found._replace(probabilities=found.probabilities[: len(data), : data.interval.shape[1]])
+def check_records(data: Any, name: str = "data", least: int = LEAST_EPISODES) -> None:
+    """Raise for anything but episodes, and for too few of them."""
+    if not isinstance(data, Trajectory):
+        raise KairodeError(f"{name} must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
+    if len(data) < least:
+        raise KairodeError(f"off-policy estimates need several episodes, at least {least}: {name} has {len(data)}.")
 
 
 class _Records(NamedTuple):
@@ -342,8 +342,8 @@ def record_ends(
     A record of the usual number of decisions (half of those that were cut off have the largest one) ends by its number
     and not by its time, any other one by its time. Neither ends a record that reached the system's own horizon, which
     ends imagined episodes too. A record that terminated does not say how long it would have been kept otherwise: its
-    end is that of another record, drawn from those that lasted longer (Efron's redistribution to the right, which draws
-    from the Kaplan-Meier estimate); if there is none, it has no end.
+    end is that of another record, drawn from those that lasted longer or were cut off as late (Efron's redistribution
+    to the right, which draws from the Kaplan-Meier estimate); if there is none, it has no end.
     """
     first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
     times, lengths = np.asarray(data.time, np.float64)[:, -1], np.asarray(data.length)
@@ -353,12 +353,12 @@ def record_ends(
     counted = lengths == most
     ends = np.where(open_ended | counted, np.inf, times)
     numbers = np.where(counted & ~open_ended, most, np.inf)
-    terminated, order = np.asarray(data.terminated), np.argsort(times, kind="stable")
+    terminated, lasted = np.asarray(data.terminated), lengths if np.isfinite(most) else times
 
     def kept(i: int) -> int:
         """The record whose end counts for record i."""
         while terminated[i]:
-            later = order[np.searchsorted(times[order], times[i], side="right") :]
+            later = np.flatnonzero((lasted > lasted[i]) | ((lasted == lasted[i]) & ~terminated))
             if not len(later):
                 break
             i = int(rng.choice(later))

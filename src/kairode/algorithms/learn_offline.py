@@ -24,7 +24,7 @@ from kairode.agents.q_policy import QPolicy
 from kairode.agents.support import ActionSupport
 from kairode.agents.train_loop import train_agents
 from kairode.agents.train_step import TrainingBatch, init_train_state, transitions_from_data, with_transitions
-from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, evaluate_offline
+from kairode.algorithms.evaluate_offline import SELECTION, OfflineEvaluation, check_records, evaluate_offline
 from kairode.algorithms.fit import digest
 from kairode.algorithms.learn_offline_controls import learn_controls
 from kairode.algorithms.task import learn_task, with_rewards_of
@@ -40,6 +40,7 @@ from kairode.envs.core import Discrete, Spec, Task
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
+from kairode.models.predict import check_same
 from kairode.planning.model_env import constant_variables, decision_observations, make_model_env, obs_range
 from kairode.planning.pessimism import PessimisticEnv, data_disagreement
 from kairode.text import listed
@@ -107,6 +108,8 @@ def learn_offline(
     Returns:
         The chosen policy, without exploration.
     """
+    if choose is not None and "held_out" in options:
+        raise KairodeError("held_out is the part of data to choose by, and choose=.. replaces it: pass one of them.")
     config = with_options(
         OfflineConfig(),
         options,
@@ -134,8 +137,10 @@ def choose_offline(
 
     They are chosen by the episodes `choose`; by default by a part of the data, which they are then not learned from.
     """
-    if not isinstance(data, Trajectory):
-        raise KairodeError(f"data must be episodes, from kairode.load_table or kairode.read, got {data!r}.")
+    check_records(data, least=1)
+    if choose is not None:
+        check_records(choose, "choose")
+        check_same(data.spec, choose.spec, "data")
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     check_recipes(config, data.spec)
     if not members and isinstance(data.spec.actions, Discrete) and all(RECIPES[name].model for name in config.recipes):
@@ -158,7 +163,7 @@ def choose_offline(
     if len(found) == 1:
         return OfflineResult((Candidate(*found[0], None),))
     estimated = []
-    others = fit_behavior(rest, seed=seed) if isinstance(rest.spec.actions, Discrete) else None
+    others = fit_behavior(rest, others=data, seed=seed) if isinstance(rest.spec.actions, Discrete) else None
     for i, (name, policy) in enumerate(found):
         callback(Progress("estimating the policies from held-out episodes", i, len(found)))
         with warnings.catch_warnings():
@@ -324,7 +329,7 @@ def _in_models(problem: _Problem, folder: Path | None, callback: Callback) -> li
         identity={
             "config": dataclasses.asdict(config),
             "models": digest(*problem.members),
-            "data": digest(problem.data),
+            "data": digest(problem.data, problem.others),
             ADDED: {"system": spec_identity(problem.task.spec), "task": digest(problem.task)},
         },
         validate_every=every,

@@ -96,8 +96,10 @@ def usual_values(rows: np.ndarray, spec: Spec) -> np.ndarray:
     places = {variable.name: i for i, variable in enumerate(spec.observations)}
     for name, categories in spec.categories:
         group = [places[f"{name}={one}"] for one in categories if f"{name}={one}" in places]
-        if len(group) > 1:  # two categories are one variable
-            shares = [columns[i].mean() if columns[i].size else 0.0 for i in group]
+        shares = [columns[i].mean() if columns[i].size else 0.0 for i in group]
+        if len(group) == 1:  # two categories are one variable
+            found[group] = shares[0] > 0.5
+        elif group:
             found[group] = np.arange(len(group)) == int(np.argmax(shares))
     return found
 

@@ -90,7 +90,10 @@ def _as_warning(text: str | None) -> str | None:
     return None if text is None else f"Warning: {text}."
 
 
-def interval_warning(checks: list[dict[str, Any]] | None) -> str | None:
+def interval_warning(
+    checks: list[dict[str, Any]] | None,
+    remedy: str = "fit longer, or increase the timer's weight (`kairode fit --weights.timer`)",
+) -> str | None:
     """What to warn of if the intervals sampled from the models' timers differ from the data's (`IntervalCheck`)."""
     far = [check for check in checks or () if check["far"]]
     if not far:
@@ -98,8 +101,7 @@ def interval_warning(checks: list[dict[str, Any]] | None) -> str | None:
     return (
         f"the intervals that the models sample (mean {short_number(far[0]['drawn_mean'], 3)}) differ from the "
         f"data's (mean {short_number(far[0]['mean'], 3)}; distance above {far[0]['threshold']:g} beyond chance), so a "
-        "policy learned in imagination is trained on other intervals than the system's: fit longer, or increase the "
-        "timer's weight (`kairode fit --weights.timer`)"
+        f"policy learned in imagination is trained on other intervals than the system's: {remedy}"
     )
 
 

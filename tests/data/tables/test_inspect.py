@@ -145,7 +145,10 @@ def test_an_expression_of_a_variable_is_no_leak():
 def test_numbers_written_in_two_ways():
     grades = ["1.0" if row % ROWS == 3 else str(row % ROWS % 3) for row in range(EPISODES * ROWS)]
     found = " ".join(inspected(table(grade=grades), categorical=("grade",))["warnings"])
-    assert "'1', '1.0' differ by case, spaces or the way a number is written alone" in found
+    assert "'1', '1.0' differ only in case, spaces or how a number is written" in found
+    doses = ["1 000" if row % ROWS == 3 else str(1000 * (row % ROWS % 3)) for row in range(EPISODES * ROWS)]
+    found = " ".join(inspected(table(dose=doses), categorical=("dose",))["warnings"])
+    assert "'1000', '1 000' differ only in case" in found
 
 
 def test_columns_that_mark_the_end_and_odd_names():
@@ -155,7 +158,7 @@ def test_columns_that_mark_the_end_and_odd_names():
     given["action"][5] = "ON "
     found = " ".join(inspected(given)["warnings"])
     assert "'died' changes in the last rows of episodes alone" in found
-    assert "The actions 'ON', 'on' differ by case, spaces or the way a number is written alone" in found
+    assert "The actions 'ON', 'on' differ only in case, spaces or how a number is written" in found
     assert "Confounding" not in found  # of a single decision
     found = inspected(given, terminal="died")["warnings"]
     assert any(text.startswith("No reward is positive, so a policy gains from an early termination") for text in found)

@@ -253,6 +253,7 @@ def test_all_faults_are_named_in_one_pass(visits):
         ({}, {"static": "t"}, "the column 't' cannot be time and static"),
         ({}, {"discount": 2.0}, "discount must be a number in"),
         ({"reward": [None, 1.0, 2.0, None, 3.0]}, {}, "set reward_row to end"),
+        ({"reward": [None, 1.0, None, None, 3.0]}, {"reward_row": "end"}, "is missing or not finite: correct it"),
         ({}, {"actoin": "a"}, "unknown option 'actoin' of kairode.load_table"),
         (
             {"t": [datetime.date(2024, 1, d) for d in (1, 3, 4, 1, 9)]},

@@ -232,7 +232,7 @@ def rewards_of(
     if keep_missing and bad.any():
         carry = isinstance(reward, Expression) and context.config.reward_missing == "refuse"
         remedy = "compute them from the last values measured (reward_missing: carry)" if carry else "correct them"
-        if _stand_at_ends(reward, rows):
+        if _stand_at_ends(context, reward, rows):
             remedy = "set reward_row to end, where they seem to stand"
         context.notes.append(
             f"{bad.sum():,} rewards are missing, and counted as 0 here; nothing can be fitted to this table until you "
@@ -244,15 +244,15 @@ def rewards_of(
             np.roll(bad, 1) if late else bad,  # the row where the reward stands
             column,
             f"the reward {'' if late else 'of the decision '}in this row is missing or not finite: "
-            f"{_remedy(reward, rows)}",
+            f"{_remedy(context, reward, rows)}",
         )
     return np.where(bad, 0.0, found)
 
 
-def _remedy(reward: Any, rows: SortedRows) -> str:
+def _remedy(context: TableContext, reward: Any, rows: SortedRows) -> str:
     if isinstance(reward, Expression):
         return "correct what it depends on, or compute it from the last values measured (reward_missing: carry)"
-    if _stand_at_ends(reward, rows):
+    if _stand_at_ends(context, reward, rows):
         return (
             "the first rows of episodes have none and the last rows have, so rewards seem to stand in the row in which "
             "their interval ends: set reward_row to end"
@@ -260,10 +260,11 @@ def _remedy(reward: Any, rows: SortedRows) -> str:
     return "correct it" if isinstance(reward, np.ndarray) else "correct what it depends on"
 
 
-def _stand_at_ends(reward: Any, rows: SortedRows) -> bool:
-    """Whether the rewards of a column are missing in the first rows of episodes and present in their last ones."""
+def _stand_at_ends(context: TableContext, reward: Any, rows: SortedRows) -> bool:
+    """Whether rewards taken to be in the row of their decision are missing in the first rows of episodes and present in
+    their last ones."""
     several = rows.first != rows.last
-    if not (isinstance(reward, np.ndarray) and several.any()):
+    if not (isinstance(reward, np.ndarray) and several.any() and context.config.reward_row == "decision"):
         return False
     return bool(np.isnan(reward[rows.first & several]).all() and np.isfinite(reward[rows.last & several]).all())
 

@@ -76,17 +76,18 @@ def _terminations(data: Trajectory) -> str:
 
 
 def _spellings(data: Trajectory) -> list[str]:
-    """Names of actions and categories that differ by case, spaces or the way a number is written alone."""
+    """Names of actions and categories that differ only in case, spaces or how a number is written."""
     kinds = {"actions": data.spec.actions.names} if isinstance(data.spec.actions, Discrete) else {}
     said = []
     for what, names in {**kinds, **{f"categories of '{name}'": names for name, names in data.spec.categories}}.items():
         same: dict[str, list[str]] = {}
         for name in names:
-            number = number_of(name)
-            same.setdefault("".join(name.casefold().split()) if number is None else repr(number), []).append(name)
+            plain = "".join(name.casefold().split())
+            number = number_of(plain)
+            same.setdefault(plain if number is None else repr(number), []).append(name)
         said += [
-            f"The {short_name(what)} {listed(map(repr, group))} differ by case, spaces or the way a number is written "
-            "alone: if they are the same, write them alike."
+            f"The {short_name(what)} {listed(map(repr, group))} differ only in case, spaces or how a number is "
+            "written: if they are the same, write them alike."
             for group in same.values()
             if len(group) > 1
         ]

@@ -11,7 +11,7 @@ from kairode.report.data.advice import advice_figure
 from kairode.report.data.inspect import inspection_figure, summary
 from kairode.report.data.inspect import tables as inspection_tables
 from kairode.report.figures import DECISION, FIXED, LINE, finish_axes, panel
-from kairode.report.fits import calibration_figure, calibration_sentence, calibration_warning, fit_table
+from kairode.report.fits import NO_BETTER, calibration_figure, calibration_sentence, calibration_warning, fit_table
 from kairode.report.summary import interval_warning, spec_of
 from kairode.report.table import Column, Row, Table, print_table, to_html
 from kairode.result import short_number
@@ -35,13 +35,12 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
         "lower_bound": estimates["lower_bound"],
         "chosen": figures["candidates"][0]["name"],
         "episodes": figures["episodes"],
-        "warnings": [*known_warnings(record), *(text.rstrip(".") for text in record["figures"]["table"]["warnings"])],
+        "warnings": _distinct([*known_warnings(record), *record["figures"]["table"]["warnings"]]),
         "run": str(folder),
     }
 
 
-NO_SKILL = 0.9
-"""Error relative to that of predicting the mean from which on models are warned of."""
+LONGER = "fit longer (--fit-iterations)"
 CANDIDATES = (
     "Estimates from the episodes that the policy was chosen by; the first one was chosen. The estimates from the "
     "records rule out what is clearly worse; among the others, the best has the highest lower end of the return in the "
@@ -270,22 +269,30 @@ def known_warnings(record: dict[str, Any]) -> list[str]:
     """All warnings of the run, each once, without full stops."""
     figures = record["figures"]
     said = (*figures["estimates"]["warnings"], *figures["warnings"], *model_warnings(record))
-    return list(dict.fromkeys(text.rstrip(".") for text in said))
+    return _distinct(said)
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """Each once, without full stops, whether or not it begins with a capital letter."""
+    found: dict[str, str] = {}
+    for text in texts:
+        found.setdefault(text[:1].lower() + text[1:].rstrip("."), text.rstrip("."))
+    return [*found.values()]
 
 
 def model_warnings(record: dict[str, Any]) -> list[str]:
     """What to warn of in the fit of the models, by which the policy was learned and chosen."""
     fit, found = record["figures"]["fit"], []
-    share = fit["mean"] / fit["variance"] if fit.get("variance") else 0.0
-    if share >= NO_SKILL:
+    share = fit["mean"] / fit["variance"] if fit.get("variance") and fit["mean"] is not None else 0.0
+    if share >= NO_BETTER:
         found.append(
             f"the models predict whole test episodes hardly better than the mean of each variable ({share:.0%} of its "
-            "error), and the policy was learned in their imagination and chosen by their estimates: fit longer "
-            "(--fit-iterations), or look for the variables that matter"
+            f"error), and the policy was learned in their imagination and chosen by their estimates: {LONGER}, or look "
+            "for the variables that matter"
         )
     return [
         *found,
-        *filter(None, [interval_warning(fit.get("intervals")), calibration_warning(fit.get("calibration"))]),
+        *filter(None, [interval_warning(fit.get("intervals"), LONGER), calibration_warning(fit.get("calibration"))]),
     ]
 
 
