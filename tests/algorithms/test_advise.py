@@ -208,7 +208,7 @@ def test_what_is_unlike_the_data(data: Trajectory, advisor: kd.Advisor) -> None:
     said = " ".join(found.reasons)
     assert "x = 9 is outside of the data's range" in said
     assert "no decision of the data is near" in said
-    assert "never measured, so the policy is given the usual value: y" in " ".join(found.warnings)
+    assert "how much depends on it: y" in " ".join(found.warnings)
     text = str(found)
     assert "unlike the data: x = 9" in text
     assert "next visit: in" in text

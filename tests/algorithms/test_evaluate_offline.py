@@ -290,6 +290,23 @@ def test_the_behavior_policy_is_estimated_from_the_training_episodes_too() -> No
     assert found.effective_sample_size > 8
 
 
+@pytest.mark.parametrize("true", [True, False])
+def test_models_that_are_wrong_about_the_records_are_warned_of(true: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards are the observation at the end of the interval, which the predictions have right or too high by 1."""
+    rng = np.random.default_rng(0)
+    table = {"episode": np.repeat(np.arange(50), 6), "t": np.tile(np.arange(6.0), 50), "x": rng.normal(5, 1, 300)}
+    data = kairode.load_table({**table, "action": ["a", "b"] * 150}, reward="1 * x")
+    off = 0.0 if true else 1.0
+    monkeypatch.setattr(evaluate_offline, "predict", lambda model, some: np.asarray(some.observation)[:, 1:] + off)
+    monkeypatch.setattr(evaluate_offline, "MODEL_MARGIN", 1.0)
+    counts = np.random.default_rng(1).multinomial(50, np.full(50, 1 / 50), 200).astype(float)
+    models = kairode.fit("rnn", data, seeds=2, iterations=2)
+    said = evaluate_offline._model_bias(data, models, kairode.learn_task(data), None, counts)
+    assert len(said) == (not true)
+    if said:
+        assert "(difference 5, 95 % CI" in said[0]
+
+
 def test_the_episodes_themselves_among_the_training_episodes() -> None:
     """Classifiers have still not seen the episode whose probabilities they give."""
     some = records(40, seed=1)

@@ -26,7 +26,7 @@ from kairode.config.commands import command_of
 from kairode.config.models import ModelConfig
 from kairode.config.planning import PlanConfig
 from kairode.config.presets import mpc_preset
-from kairode.data.rows import StepRow, cut, pack_row, row_width, unpack_row
+from kairode.data.rows import StepRow, cut, pack_row, packed_width, unpack_row
 from kairode.errors import KairodeError, Stopped
 from kairode.models.predict import Episodes
 from kairode.models.zoo import build
@@ -76,7 +76,7 @@ def test_rows_are_packed_and_cut_by_episode() -> None:
         seen_obs[:-1], seen_obs[1:], rng.normal(size=(n, 1)), rng.normal(size=n), rng.random(n), np.zeros(n), first
     )
     rows = pack_row(row)
-    assert rows.shape == (n, row_width(spec))
+    assert rows.shape == (n, packed_width(spec))
     for field, found in zip(row, unpack_row(spec, rows), strict=True):
         np.testing.assert_allclose(found, np.asarray(field, np.float32))
     pieces = cut(spec, rows, 5)
@@ -273,7 +273,7 @@ def test_a_replay_that_runs_over_keeps_the_order() -> None:
 
 def test_the_same_episodes_are_held_back_while_there_are_more() -> None:
     spec = kairode.make("pendulum").task.spec
-    rows = np.zeros((400, row_width(spec)), np.float32)
+    rows = np.zeros((400, packed_width(spec)), np.float32)
     rows[::8, -1] = 1.0  # episodes of eight decisions
     few, many = (cut(spec, rows[:n], 5) for n in (160, 400))
     kept = [set(pieces.episode[validation_mask(pieces)]) for pieces in (few, many)]

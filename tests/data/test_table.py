@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_written(rows, tmp_path) -> None:
 
 def test_usual_values_of_categories() -> None:
     """Before it is known, a patient has the most frequent category, not none of them."""
-    smoker = ["never", "never", "former", "current", "never", "current", None, "former"]
+    smoker = ["never", "never", "former", "current", "never", "current", None, "current"]
     rows = {"episode": [0, 0, 1, 1, 2, 2, 3, 3], "t": [0.0, 1.0] * 4, "age": [30, 30, 40, 40, 50, 50, 90, 90]}
     data = kairode.load_table(
         {**rows, "smoker": smoker, "action": ["a", "b"] * 4, "reward": [1.0] * 8}, categorical=["smoker"]

@@ -192,7 +192,7 @@ def test_values_carried_forward(whole: Trajectory) -> None:
     seen = np.array([[[1.0, np.nan], [np.nan, np.nan], [3.0, 5.0]], [[np.nan, 2.0], [4.0, np.nan], [np.nan, np.nan]]])
     numbers = {name: getattr(whole, name)[:2, :2] for name in ("action", "interval", "reward")}
     data = dataclasses.replace(whole[:2], observation=seen, length=np.array([2, 2], np.int32), **numbers)
-    expected = [[[1, 3.5], [1, 3.5], [3, 5]], [[3, 2], [4, 2], [4, 2]]]  # medians of 1, 3, 4 and of 2, 5
+    expected = [[[1, 3.5], [1, 3.5], [3, 5]], [[2.5, 2], [4, 2], [4, 2]]]  # medians of first values: 1, 4 and 5, 2
     np.testing.assert_array_equal(carried_forward(data).observation, expected)
     assert carried_forward(whole) is whole
     short = dataclasses.replace(data, length=np.array([2, 0], np.int32))  # one moment is real, the others are padding

@@ -14,13 +14,13 @@ from scipy import stats
 
 import kairode
 from kairode.config.models import ModelConfig
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, constant_variables
 from kairode.envs.core import Intervals, advance_episode, begin_episode
 from kairode.envs.gridworld import GridworldTask
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.zoo import build
-from kairode.planning.model_env import ModelEnv, constant_variables, decision_observations, make_model_env, obs_range
+from kairode.planning.model_env import ModelEnv, decision_observations, make_model_env, obs_range
 
 ENV = kairode.make("gridworld")
 SPEC = ENV.task.spec

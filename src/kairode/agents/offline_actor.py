@@ -261,6 +261,7 @@ def train_offline_actors(
         state = session.restore(_State(first, kept))
         done = int(session.earlier.get("rounds", 0))
         session.complete = done == total
+        callback(Progress(stage, done * config.period, total * config.period))
         while done < total:
             following = min(stop for stop in stops if stop > done)
             some = min(following - done, max(1, CHUNK // config.period))

@@ -69,7 +69,7 @@ class Advice:
             f"at {short_number(self.time)} {unit}: {short_name(action)}",
             f"next visit: in {short_number(self.next_visit)} {unit}, at {short_number(self.next_time)}",
             f"values: {_listed(self.values, ': ', '; ')}",
-            f"expected then (with 90 % of the models, measurement noise not counted): {self._expected()}",
+            f"expected then (in brackets, how far the models differ; outcomes vary more): {self._expected()}",
         ]
         lines += [f"unlike the data: {visible(text)}" for text in self.reasons]
         return "\n".join([*lines, *(f"warning: {visible(text)}" for text in self.warnings)])
@@ -197,7 +197,10 @@ def missing_words(spec: Spec, measured: np.ndarray) -> list[str]:
     never, now = ~measured.any(0), ~measured[-1]
     said = []
     if never.any():
-        said.append(f"never measured, so the policy is given the usual value: {listed(names[never])}")
+        said.append(
+            f"never measured, so the policy is given the value that is usual at first, and predictions do not show how "
+            f"much depends on it: {listed(names[never])}"
+        )
     if (now & ~never).any():
         said.append(f"not measured now, so the policy is given the last value: {listed(names[now & ~never])}")
     return said

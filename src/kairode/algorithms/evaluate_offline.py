@@ -21,19 +21,21 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
-from kairode.algorithms.task import learn_task, with_rewards_of
+from kairode.algorithms.task import learn_task, rewarded, with_rewards_of
+from kairode.config.offline import ESTIMATORS
 from kairode.data.checks import warn
 from kairode.data.collect import collect
 from kairode.data.policy import Policy, as_policy
-from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.data.trajectory import Trajectory, carried_forward, constant_variables
 from kairode.envs.core import Discrete, Environment, Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.predict import check_same
-from kairode.planning.model_env import constant_variables, make_model_env, obs_range
+from kairode.models.predict import check_same, predict
+from kairode.planning.model_env import make_model_env, obs_range
 from kairode.planning.table_task import TableTask
 from kairode.result import short_number
 from kairode.seeds import Purpose, derive
+from kairode.text import listed
 
 RESAMPLES, LEAST_RESAMPLES, LEVEL = 2000, 200, 95.0
 """Of the bootstrap over episodes, also where there are many, and the level of its intervals in percent."""
@@ -43,6 +45,8 @@ LEAST_EPISODES, FEW_EPISODES, FEW_EFFECTIVE = 3, 30, 10.0
 """Episodes without which there is no estimate; episodes, and effective ones, below which it is not supported."""
 RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
+BIASED = 0.1
+"""Error of the models' return of the records, relative to it, from which on it is said."""
 LEFT = 0.05
 """Discount at the end of records, from which on what lies beyond them matters."""
 MODEL_MARGIN = 0.1
@@ -177,10 +181,13 @@ def evaluate_offline(
         found, records = _from_records(data, probabilities, behavior, values, counts)
     else:
         found, records = _from_controls(chosen, data, seed, effort)
-    if members:
-        found["model"] = _in_models(chosen, data, members, task, train, seed, effort.episodes)
     own = data.discounted
     estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
+    if members:
+        model_task = task or _model_task(data, members, train)
+        found["model"] = _in_models(chosen, data, members, model_task, train, seed, effort.episodes)
+        if effort != SELECTION:
+            records.warnings.extend(_model_bias(data, members, model_task, train, counts))
     said = _warnings(data, found, records.warnings)
     warn(said)
     return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said))
@@ -244,8 +251,10 @@ def _from_records(
         until = decisions_with_weight(ratios, FEW_EFFECTIVE)
         said.append(
             f"importance sampling rests on {size:.1f} of {len(data):,} episodes: the policy differs too much from what "
-            f"was done, or episodes are too long, for it to be trusted. From decision {until + 1:,} on, the doubly "
-            f"robust estimate rests on less than {FEW_EFFECTIVE:g} episodes and so on the values of fitted Q evaluation"
+            f"was done, or episodes are too long, for it to be trusted. "
+            + (f"From decision {until + 1:,} on" if until else "From the start")
+            + f", the doubly robust estimate rests on fewer than {FEW_EFFECTIVE:g} episodes and so on the values of "
+            "fitted Q evaluation"
         )
     if rare > OFTEN:
         said.append(
@@ -298,22 +307,13 @@ def _in_models(
     policy: Policy,
     data: Trajectory,
     members: list[DynamicsModel],
-    task: Task | None,
+    task: Task,
     train: Trajectory | None,
     seed: int,
     episodes: int,
 ) -> Estimate:
     """Return in each model alone; the interval resamples models and imagined episodes."""
     known = data if train is None else train
-    if task is None:
-        task = learn_task(known, members)
-        if train is None and isinstance(task, TableTask) and task.outcomes is not None:
-            warn(
-                [
-                    "rewards or terminations of the models' estimate were learned from the very episodes it is "
-                    "compared with: pass train=.. (the episodes that the models were fitted to), or task=.."
-                ]
-            )
     returns, constant = [], constant_variables(known)
     rng = np.random.default_rng([seed, 1])
     for i, model in enumerate(members):
@@ -331,6 +331,49 @@ def _in_models(
     drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
     within = each[drawn[..., None], rng.integers(0, each.shape[1], (RESAMPLES, 1, each.shape[1]))]
     return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
+
+
+def _model_task(data: Trajectory, members: list[DynamicsModel], train: Trajectory | None) -> TableTask:
+    """Reward and termination, learned from the training episodes if there are any."""
+    task = learn_task(data if train is None else train, members)
+    if train is None and task.outcomes is not None:
+        warn(
+            [
+                "rewards or terminations of the models' estimate were learned from the very episodes it is compared "
+                "with: pass train=.. (the episodes that the models were fitted to), or task=.."
+            ]
+        )
+    return task
+
+
+def _model_bias(
+    data: Trajectory, members: list[DynamicsModel], task: Task, train: Trajectory | None, counts: np.ndarray
+) -> list[str]:
+    """A warning if the models are wrong about the return of the records themselves, which is known.
+
+    Each model predicts the observations of an episode from the first one, given its actions and intervals; the rewards
+    are those of the task there. A prediction is a mean, so that a reward that is no linear function of the observations
+    is misjudged even by a model without error.
+    """
+    known, seen = (data if train is None else train), carried_forward(data)
+    low, high = obs_range(known, MODEL_MARGIN)
+    constant = constant_variables(known)
+    observed = np.asarray(seen.observation)
+    returns = []
+    for model in members:
+        predicted = np.concatenate([observed[:, :1], np.clip(predict(model, data), low, high)], axis=1)
+        predicted = predicted if constant is None else np.where(constant, observed, predicted)
+        returns.append(rewarded(task, dataclasses.replace(seen, observation=predicted.astype(np.float32))).discounted)
+    apart = np.mean(returns, 0) - data.discounted
+    lowest, highest = _interval(counts @ apart / len(apart))
+    own, off = float(data.discounted.mean()), float(apart.mean())
+    if not (lowest > 0 or highest < 0) or abs(off) <= BIASED * abs(own):
+        return []
+    return [
+        f"the models put the return of these records at {short_number(own + off)}, and it is {short_number(own)} "
+        f"(difference {short_number(off)}, 95 % CI {short_number(lowest)} to {short_number(highest)}): expect an error "
+        "of this size in their estimate of the policy too, which its interval does not contain"
+    ]
 
 
 def record_ends(
@@ -400,8 +443,8 @@ def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[
     unknown = [name for name, one in found.items() if not one.known]
     if unknown:
         said.append(
-            f"no estimate by {', '.join(unknown).replace('_', ' ')}: at some decision no episode is left in which the "
-            "policy's actions were taken"
+            f"no estimate by {listed(ESTIMATORS[name] for name in unknown)}: at some decision no episode is left in "
+            "which the policy's actions were taken"
         )
     apart = _apart(found)
     if apart:
@@ -412,7 +455,7 @@ def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[
 def _apart(found: Mapping[str, Estimate]) -> str:
     """The pair of estimates whose intervals are farthest apart, in words; empty if all overlap."""
     pairs = [
-        (one.low - other.high, f"{name} is above {second} ({one}; {other})".replace("_", " "))
+        (one.low - other.high, f"that by {ESTIMATORS[name]}, {one}, is above that by {ESTIMATORS[second]}, {other}")
         for name, one in found.items()
         for second, other in found.items()
         if one.low > other.high

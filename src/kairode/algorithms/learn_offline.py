@@ -35,13 +35,13 @@ from kairode.config.offline import RECIPES, OfflineConfig, Recipe
 from kairode.data.checks import warn
 from kairode.data.describe import spec_identity
 from kairode.data.normalize import mean_and_std
-from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.data.trajectory import Trajectory, carried_forward, constant_variables
 from kairode.envs.core import Discrete, Spec, Task
 from kairode.envs.schedule import Own
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
-from kairode.planning.model_env import constant_variables, decision_observations, make_model_env, obs_range
+from kairode.planning.model_env import decision_observations, make_model_env, obs_range
 from kairode.planning.pessimism import PessimisticEnv, data_disagreement
 from kairode.text import listed
 from kairode.training.session import ADDED

@@ -14,10 +14,10 @@ from kairode.algorithms.fit import digest
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import OfflineActorConfig
 from kairode.data.describe import spec_identity
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, constant_variables
 from kairode.envs.core import Task
 from kairode.models.dynamics import DynamicsModel
-from kairode.planning.model_env import constant_variables, make_model_env, obs_range, sample_start_observations
+from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
 from kairode.planning.pessimism import PessimisticEnv
 from kairode.seeds import Purpose, derive
 from kairode.training.session import ADDED

@@ -23,7 +23,7 @@ from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
 from kairode.data.replay import add, empty
-from kairode.data.rows import StepRow, pack_row, row_width, unpack_row
+from kairode.data.rows import StepRow, pack_row, packed_width, unpack_row
 from kairode.envs.core import Environment
 from kairode.envs.host import HostEnvironment
 from kairode.envs.vector_host import HostVectorEnv
@@ -50,7 +50,7 @@ class MPCLoop:
         capacity = min(capacity, config.agent.replay_capacity)
         learner = LearnerState(
             jax.vmap(lambda key: init_actor_critic(features, controls_n, config.agent, key=key))(keys),
-            jax.vmap(lambda _: empty(capacity, jnp.zeros(row_width(self.spec))))(jnp.arange(count)),
+            jax.vmap(lambda _: empty(capacity, jnp.zeros(packed_width(self.spec))))(jnp.arange(count)),
             jnp.zeros(count, jnp.int32),
         )
         self.learner = jax.tree.map(jnp.copy, learner)  # copies, because updates donate their arrays
@@ -80,7 +80,7 @@ class MPCLoop:
         count, steps = len(self.seeds), self.config.agent.warmup
         drawn = [np.random.default_rng([seed, 1]).uniform(-1, 1, (steps, self.spec.actions.n)) for seed in self.seeds]
         random = np.asarray(controls(self.spec, np.stack(drawn, axis=1).astype(np.float32)))
-        rows = np.zeros((count, steps, row_width(self.spec)), np.float32)
+        rows = np.zeros((count, steps, packed_width(self.spec)), np.float32)
         ended = []
         self.begin_episodes(np.ones(count, bool))
         for k in range(steps):
@@ -204,7 +204,7 @@ class MPCLoop:
         now = self.rollout.obs, self.rollout.elapsed, self.data, 0
         shapes = jax.eval_shape(self.decide, self.learner.agent.networks, self.normalizer, params, None, *now)[1]
         self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        self.decisions, self.pending = decisions, np.zeros((len(self.seeds), row_width(self.spec)), np.float32)
+        self.decisions, self.pending = decisions, np.zeros((len(self.seeds), packed_width(self.spec)), np.float32)
         return self.arrays()
 
     def close(self) -> None:

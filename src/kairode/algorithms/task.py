@@ -42,6 +42,11 @@ def with_rewards_of(task: Task, data: Trajectory) -> Trajectory:
             f"the discount per {data.spec.time_unit} is {own:.6g} in the task and {given:.6g} in the data: make them "
             "the same, for a table with kairode.load_table(.., discount=..)."
         )
+    return rewarded(task, data)
+
+
+def rewarded(task: Task, data: Trajectory) -> Trajectory:
+    """The data with the rewards that a task gives to their observations, actions and intervals."""
     seen = jnp.asarray(carried_forward(data).observation, jnp.float32)
     reward = jax.vmap(jax.vmap(task.reward))
     found = reward(seen[:, :-1], jnp.asarray(data.action), seen[:, 1:], jnp.asarray(data.interval, jnp.float32))

@@ -41,6 +41,15 @@ RECIPES: dict[str, Recipe] = {
 """Those that are tried, by name."""
 
 
+ESTIMATORS = {
+    "fitted_q": "fitted Q evaluation",
+    "importance": "importance sampling",
+    "doubly_robust": "the doubly robust estimator",
+    "model": "simulation in the models",
+}
+"""Off-policy estimators in words."""
+
+
 @dataclasses.dataclass(frozen=True)
 class OfflineConfig:
     """How a policy is learned from records alone, and chosen."""

@@ -21,7 +21,7 @@ class StepRow(NamedTuple):
     """1 at the first decision of an episode."""
 
 
-def row_width(spec: Spec) -> int:
+def packed_width(spec: Spec) -> int:
     """Numbers in a packed row."""
     return 2 * len(spec.observations) + spec.actions.n + 4
 

@@ -68,9 +68,19 @@ def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:
     return np.take_along_axis(observation, index[..., None], axis=1)
 
 
+def constant_variables(data: Trajectory) -> Bool[np.ndarray, " obs"] | None:
+    """Mask of the variables with at most one value in every episode; None if there are none."""
+    measured, mask = np.asarray(data.observation), np.asarray(data.mask)
+    real = np.concatenate([np.ones_like(mask[:, :1]), mask], axis=1)[..., None]
+    lost = np.isnan(measured) | ~real
+    least, most = np.where(lost, np.inf, measured).min(1), np.where(lost, -np.inf, measured).max(1)
+    found = (most <= least).all(0) & ((~lost).sum(1) > 1).any(0)
+    return found if found.any() else None
+
+
 def carried_forward(data: Trajectory) -> Trajectory:
-    """Missing observations replaced by the last value of the episode, before the first one by the variable's usual
-    value (`usual_values`).
+    """Missing observations replaced by the last value of the episode, before the first one by the value that is usual
+    at first measurements (`usual_values`).
 
     For what needs a value of every variable: the features of a policy, initial states, rewards. Models do not.
     """
@@ -81,20 +91,22 @@ def carried_forward(data: Trajectory) -> Trajectory:
     moments = np.arange(seen.shape[-2])[:, None]
     place = np.maximum.accumulate(np.where(lost, -1, moments), axis=-2)
     filled = np.take_along_axis(seen, np.maximum(place, 0), axis=-2)
-    real = seen[np.arange(seen.shape[-2]) <= np.asarray(data.length)[..., None]]  # padding repeats an episode's end
-    usual = usual_values(real, data.spec).astype(seen.dtype)
+    usual = usual_values(data).astype(seen.dtype)
     return dataclasses.replace(data, observation=np.where(place >= 0, filled, usual))
 
 
-def usual_values(rows: np.ndarray, spec: Spec) -> np.ndarray:
-    """The median of each variable, 0 of one that was never measured; of a column of categories, the most frequent one.
-
-    Rows are [n, variables], NaN where missing.
-    """
-    columns = [column[~np.isnan(column)] for column in np.asarray(rows, np.float64).T]
-    found = np.array([np.median(known) if known.size else 0.0 for known in columns])
-    places = {variable.name: i for i, variable in enumerate(spec.observations)}
-    for name, categories in spec.categories:
+def usual_values(data: Trajectory) -> Float[np.ndarray, " obs"]:
+    """The median over episodes of the first measurement of each variable, 0 of one that was never measured; of a column
+    of categories, the most frequent one."""
+    seen = np.asarray(data.observation, np.float64)
+    real = np.arange(seen.shape[-2]) <= np.asarray(data.length)[..., None]  # padding repeats an episode's end
+    known = ~np.isnan(seen) & real[..., None]
+    first = np.take_along_axis(seen, known.argmax(-2)[..., None, :], axis=-2)[..., 0, :]
+    rows = np.where(known.any(-2), first, np.nan).reshape(-1, seen.shape[-1])
+    columns = [column[~np.isnan(column)] for column in rows.T]
+    found = np.array([np.median(values) if values.size else 0.0 for values in columns])
+    places = {variable.name: i for i, variable in enumerate(data.spec.observations)}
+    for name, categories in data.spec.categories:
         group = [places[f"{name}={one}"] for one in categories if f"{name}={one}" in places]
         shares = [columns[i].mean() if columns[i].size else 0.0 for i in group]
         if len(group) == 1:  # two categories are one variable

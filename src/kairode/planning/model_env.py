@@ -217,16 +217,6 @@ def sample_start_observations(data: Trajectory, seed: int = 0) -> Float[np.ndarr
     return every[np.random.default_rng(seed).choice(len(every), STARTS)]
 
 
-def constant_variables(data: Trajectory) -> Bool[np.ndarray, " obs"] | None:
-    """Mask of the variables with at most one value in every episode; None if there are none."""
-    measured, mask = np.asarray(data.observation), np.asarray(data.mask)
-    real = np.concatenate([np.ones_like(mask[:, :1]), mask], axis=1)[..., None]
-    lost = np.isnan(measured) | ~real
-    least, most = np.where(lost, np.inf, measured).min(1), np.where(lost, -np.inf, measured).max(1)
-    found = (most <= least).all(0) & ((~lost).sum(1) > 1).any(0)
-    return found if found.any() else None
-
-
 def obs_range(data: Trajectory, margin: float) -> Float[np.ndarray, "2 obs"]:
     """Range of each variable in the data, widened on both sides by `margin` times its width.
 

@@ -8,11 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from kairode.data.normalize import mean_and_std
-from kairode.data.trajectory import Trajectory, carried_forward, usual_values
+from kairode.data.trajectory import Trajectory, carried_forward, constant_variables, usual_values
 from kairode.envs.core import Discrete
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
-from kairode.planning.model_env import constant_variables
 from kairode.planning.pessimism import data_disagreement
 
 ROWS = 2000
@@ -100,7 +99,7 @@ def make_reference(models: Sequence[DynamicsModel], data: Trajectory, *, seed: i
         std=std,
         low=low,
         high=high,
-        median=usual_values(real, data.spec),
+        median=usual_values(data),
         static=static,
         starts=filled[np.sort(rng.permutation(len(data))[:STARTS]), 0],
         intervals=np.array([tau.min(), np.median(tau), np.quantile(tau, 0.9), tau.max()]),

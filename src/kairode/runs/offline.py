@@ -21,7 +21,7 @@ from kairode.config.commands import command_of
 from kairode.config.offline import OfflineRunConfig
 from kairode.config.presets import fit_preset
 from kairode.config.tables import unless_default
-from kairode.data.checks import check_actions, check_data
+from kairode.data.checks import check_actions
 from kairode.data.describe import spec_to_dict
 from kairode.data.tables.inspect import inspect_table
 from kairode.data.tables.load import LoadedTable, read_episodes
@@ -59,6 +59,10 @@ class Parts(NamedTuple):
 def run_offline(config: OfflineRunConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
     """All stages in a run folder; resumes if interrupted, returns the record."""
     config, loaded = _read(config)
+    table = inspect_table(loaded, Path(config.source).name, robust=config.robust_scale)
+    about = table["warnings"]
+    for text in about:  # before anything is made, in case warnings are errors
+        warnings.warn(text, KairodeWarning, stacklevel=2)
     command = command_of(config, path)
     with RunFolder.open(path, KIND, config, command) as folder:
         if folder.finished:
@@ -70,13 +74,14 @@ def run_offline(config: OfflineRunConfig, path: Path, callback: Callback = no_ca
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", KairodeWarning)
-            figures = _stages(config, loaded, folder, callback)
+            figures = {"table": table, **_stages(config, loaded, folder, callback)}
         said = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, KairodeWarning)))
-        for text in said:
-            warnings.warn(text, KairodeWarning, stacklevel=2)
-        figures["warnings"] = said
+        figures["warnings"] = [*about, *(text for text in said if text not in about)]
         record = make_record(KIND, config, rounded(figures, 6), command=command, seconds=folder.total_seconds)
-        return folder.finish({**record, "stages": folder.manifest.seconds})
+        done = folder.finish({**record, "stages": folder.manifest.seconds})
+        for text in figures["warnings"][len(about) :]:
+            warnings.warn(text, KairodeWarning, stacklevel=2)
+        return done
 
 
 def _read(config: OfflineRunConfig) -> tuple[OfflineRunConfig, LoadedTable]:
@@ -136,10 +141,7 @@ def ensemble_config(config: OfflineRunConfig) -> FitConfig:
 
 def _stages(config: OfflineRunConfig, loaded: LoadedTable, folder: RunFolder, callback: Callback) -> dict[str, Any]:
     with folder.stage("data"):
-        callback(Progress("inspecting the table"))
-        name = Path(config.source).name
-        figures: dict[str, Any] = {"table": inspect_table(loaded, name)}
-        _warn(check_data(loaded.data, name, rows=loaded.rows, robust=config.robust_scale))
+        figures: dict[str, Any] = {}
         data = rescale_ticks(loaded.data)
         parts = split_parts(data, config)
         _warn(check_actions(parts.learn, {"selection": parts.choose, "test": parts.test}))

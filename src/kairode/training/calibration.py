@@ -11,6 +11,7 @@ from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import predict
 from kairode.result import rounded
+from kairode.training.evaluate_model import changing_variables
 from kairode.training.spread import BINS, LEVELS, Errors, SpreadCheck, Widths, check_spread, spread_and_error
 
 
@@ -60,7 +61,8 @@ def evaluate_ensemble(
 
 
 def _predicted(members: Sequence[DynamicsModel], data: Trajectory, kind: str, seed: int) -> Errors:
-    """Standardised by the first member's scale; what a robust scale clips counts as missing."""
+    """Standardised by the first member's scale; what a robust scale clips counts as missing, and so does what never
+    changes within an episode."""
     scale, mask = members[0].scale, np.asarray(data.mask)
     teacher_forcing = kind == "one_interval"
     predictions = np.stack(
@@ -73,4 +75,5 @@ def _predicted(members: Sequence[DynamicsModel], data: Trajectory, kind: str, se
         member = int(np.argmin(np.isfinite(predictions).all((1, 2))))
         raise KairodeError(f"the predictions of model {member} are not finite: fit it longer, or leave it out.")
     truth = scale.apply(np.asarray(data.observation, np.float32)[:, 1:][mask])
-    return spread_and_error(predictions, np.where(scale.usable(truth), truth, np.nan), data.time[:, 1:][mask])
+    counts = scale.usable(truth) & changing_variables(data)
+    return spread_and_error(predictions, np.where(counts, truth, np.nan), data.time[:, 1:][mask])

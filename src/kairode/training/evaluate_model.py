@@ -7,9 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool
 from scipy import stats
 
-from kairode.data.trajectory import Trajectory
+from kairode.data.trajectory import Trajectory, constant_variables
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.ode import TIGHT, Adaptive, Solver
@@ -30,12 +31,13 @@ class ModelEvaluation:
     """Squared errors of open-loop predictions, in standardised units if the model standardises."""
 
     error: float
-    """Mean over valid steps and dimensions: the state prediction error of the paper's table 1."""
+    """Mean over valid steps and dimensions: the state prediction error of the paper's table 1. Variables that never
+    change within an episode, such as age, do not count: nobody needs a prediction of them."""
     variance: float
     """Variance of the observations about the mean of each dimension, averaged like `error`: the error of predicting
     these means."""
     by_dimension: list[float | None]
-    """Mean over valid steps; None for a variable that was never measured."""
+    """Mean over valid steps; None for a variable that was never measured, or that never changes."""
     time_edges: list[float]
     """Edges of the time bins, in the environment's unit."""
     by_time: list[float | None]
@@ -102,12 +104,12 @@ def _open_loop(model: DynamicsModel, episodes: Episodes, key: Any) -> Any:
 def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> ModelEvaluation:
     """Open-loop evaluation from the first observation of each episode, with true actions and intervals."""
     episodes = prepare(model, test)
-    predicted = _predictions(model, episodes, seed)
-    squares = _squares(predicted, episodes)
+    predicted, changing = _predictions(model, episodes, seed), changing_variables(test)
+    squares = np.where(changing, _squares(predicted, episodes), np.nan)
     real = np.asarray(episodes.real)
     each = squares[real]
     # NaN where nothing was measured; without such values the sums keep their order
-    average = np.mean if episodes.observed is None else _nanmean
+    average = np.mean if episodes.observed is None and changing.all() else _nanmean
     times = test.time[:, 1:][real]
     edges = np.linspace(0.0, times.max(), BINS + 1)
     part = np.minimum(np.searchsorted(edges, times, side="left") - 1, BINS - 1)
@@ -120,13 +122,19 @@ def evaluate_model(model: DynamicsModel, test: Trajectory, *, seed: int = 0) -> 
         median_episode=float(np.median(episode[counts > 0] / counts[counts > 0])),
         worst_share=float(worst.sum() / max(episode.sum(), 1e-30)),
         error=float(average(each)),
-        variance=_variance(np.asarray(episodes.obs, np.float64)[:, 1:], episodes),
+        variance=_variance(np.asarray(episodes.obs, np.float64)[:, 1:], episodes, changing),
         by_dimension=[None if np.isnan(found) else found for found in average(each, 0).tolist()],
         time_edges=edges.tolist(),
         by_time=means,
         timer_hits=_timer_hits(model, episodes, seed),
         intervals=compare_intervals(model, test, seed=seed),
     )
+
+
+def changing_variables(data: Trajectory) -> Bool[np.ndarray, " obs"]:
+    """Mask of the variables that change within an episode; of all, if none does."""
+    constant = constant_variables(data)
+    return np.ones(len(data.spec.observations), bool) if constant is None or constant.all() else ~constant
 
 
 def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight: Solver = TIGHT) -> SolverCheck | None:
@@ -141,7 +149,9 @@ def check_solver(model: DynamicsModel, test: Trajectory, *, seed: int = 0, tight
     if not np.isfinite(exact[real]).all():
         return SolverCheck(None, None, None)
     apart = (exact - chosen)[real]
-    error = (np.mean if episodes.observed is None else _nanmean)(_squares(exact, episodes)[real])
+    changing = changing_variables(test)
+    squares = np.where(changing, _squares(exact, episodes), np.nan)[real]
+    error = (np.mean if episodes.observed is None and changing.all() else _nanmean)(squares)
     return SolverCheck(float(np.sqrt((apart**2).mean())), float(np.abs(apart).max()), float(error))
 
 
@@ -151,9 +161,9 @@ def _squares(predicted: np.ndarray, episodes: Episodes) -> np.ndarray:
     return squares if episodes.observed is None else np.where(np.asarray(episodes.observed)[:, 1:], squares, np.nan)
 
 
-def _variance(obs: np.ndarray, episodes: Episodes) -> float:
-    """Of observations 1 .. T, mean over all that were measured."""
-    known = np.asarray(episodes.real)[..., None] & np.ones(obs.shape, bool)
+def _variance(obs: np.ndarray, episodes: Episodes, changing: np.ndarray) -> float:
+    """Of observations 1 .. T, mean over all that were measured, of variables that change."""
+    known = np.asarray(episodes.real)[..., None] & np.broadcast_to(changing, obs.shape)
     if episodes.observed is not None:
         known = known & np.asarray(episodes.observed)[:, 1:]
     count = np.maximum(known.sum((0, 1)), 1)

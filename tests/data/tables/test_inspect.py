@@ -151,6 +151,32 @@ def test_numbers_written_in_two_ways():
     assert "'1000', '1 000' differ only in case" in found
 
 
+def test_few_terminations_are_said_beside_rewards_that_are_costs():
+    end = np.arange(EPISODES * ROWS) % ROWS == ROWS - 1
+    given = table(died=(end & (np.arange(EPISODES * ROWS) < 2 * ROWS)).astype(float))
+    found = " ".join(inspected(given, reward="-1 * x**2", terminal="died")["warnings"])
+    assert "No reward is positive" in found
+    assert "Only 2 episodes terminated" in found
+
+
+def test_confounding_of_controls():
+    """A dose that follows what was observed, and one that does not."""
+    rng, given = np.random.default_rng(0), table()
+    x = np.asarray(given["x"], float)
+    given = {name: column for name, column in given.items() if name != "action"}
+    given |= {"dose": x + 0.5 * rng.normal(size=len(x)), "other": rng.normal(size=len(x))}
+    found = [text for text in inspected(given, controls=("dose", "other"))["warnings"] if "Confounding" in text]
+    assert len(found) == 1
+    assert found[0].startswith("Confounding by indication: 'dose' is higher when x is higher (correlation 0.")
+
+
+def test_a_constant_column_that_holds_the_last_value_is_a_leak():
+    given = table()
+    last = np.asarray(given["x"], float).reshape(EPISODES, ROWS)[:, -1]
+    found = " ".join(inspected({**given, "final": np.repeat(last, ROWS)})["warnings"])
+    assert "'final', which never changes, is the last value of 'x' in its episode" in found
+
+
 def test_columns_that_mark_the_end_and_odd_names():
     end = np.arange(EPISODES * ROWS) % ROWS == ROWS - 1
     died = (end & (np.arange(EPISODES * ROWS) // ROWS % 3 == 0)).astype(float)
@@ -161,7 +187,7 @@ def test_columns_that_mark_the_end_and_odd_names():
     assert "The actions 'ON', 'on' differ only in case, spaces or how a number is written" in found
     assert "Confounding" not in found  # of a single decision
     found = inspected(given, terminal="died")["warnings"]
-    assert any(text.startswith("No reward is positive, so a policy gains from an early termination") for text in found)
+    assert any(text.startswith("No reward is positive, so an early termination saves a policy") for text in found)
     given["reward"][0], given["died"] = 1.0, died * (np.arange(EPISODES * ROWS) < 10 * ROWS)
     assert "Only 4 episodes terminated" in " ".join(inspected(given, terminal="died")["warnings"])
 
@@ -239,7 +265,7 @@ def test_small_tables_and_rewards_of_missing_values(typed, tmp_path):
     ]
     code, out, err = typed(*words)
     assert code == 0, err
-    assert "1 rewards are missing, and counted as 0 here; nothing can be fitted to this table" in out
+    assert "1 reward is missing, and counted as 0 here; nothing can be fitted to this table" in out
     code, out, err = typed(*words, "--missing", "carry")
     assert code == 0, err
     assert "Rewards were computed from filled values" in out

@@ -18,6 +18,8 @@ Reward = Callable[[Columns, Columns, np.ndarray], Any]
 MOST_ACTIONS = 1000
 MANY = 20
 """Different numbers from which on a column of actions may be meant as a quantity."""
+UNFIT = "nothing can be fitted to this table until you"
+"""In the note on missing rewards, of which a report warns."""
 RARE = 0.01
 """Fraction of the decisions below which a combination of actions is reported as rare."""
 
@@ -235,7 +237,7 @@ def rewards_of(
         if _stand_at_ends(context, reward, rows):
             remedy = "set reward_row to end, where they seem to stand"
         context.notes.append(
-            f"{bad.sum():,} rewards are missing, and counted as 0 here; nothing can be fitted to this table until you "
+            f"{bad.sum():,} reward{'s are' if bad.sum() > 1 else ' is'} missing, and counted as 0 here; {UNFIT} "
             f"{remedy}."
         )
     elif not (faulty or column in context.faults.columns):

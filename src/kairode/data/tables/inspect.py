@@ -7,6 +7,7 @@ import numpy as np
 
 from kairode.config.tables import TableConfig, unless_default
 from kairode.data.checks import check_data
+from kairode.data.tables.decisions import UNFIT
 from kairode.data.tables.load import LoadedTable, read_episodes
 from kairode.data.tables.warnings import statistical_warnings
 from kairode.data.trajectory import Trajectory
@@ -23,8 +24,9 @@ def inspect_file(path: str | Path, config: TableConfig) -> dict[str, Any]:
     return inspect_table(loaded, Path(path).name)
 
 
-def inspect_table(loaded: LoadedTable, source: str) -> dict[str, Any]:
-    """Figures of a table, as JSON: what `kairode inspect` prints and draws."""
+def inspect_table(loaded: LoadedTable, source: str, *, robust: bool = False) -> dict[str, Any]:
+    """Figures of a table, as JSON: what `kairode inspect` prints and draws. With `robust`, without warnings of what a
+    robust scale takes care of."""
     data, spec, length = loaded.data, loaded.data.spec, np.asarray(loaded.data.length)
     tau, reward = np.asarray(data.interval)[data.mask], np.asarray(data.reward)[data.mask]
     observed = observations(data)
@@ -35,7 +37,7 @@ def inspect_table(loaded: LoadedTable, source: str) -> dict[str, Any]:
         "decisions": int(length.sum()),
         "terminated": int(np.sum(data.terminated)),
         "time_unit": spec.time_unit,
-        "notes": list(spec.notes),
+        "notes": [note for note in spec.notes if UNFIT not in note],
         "lengths": _numbers(length.astype(np.float64)),
         "durations": _numbers(np.asarray(data.interval, np.float64).sum(1)),
         "intervals": {**_numbers(tau), "distinct": len(np.unique(tau))},
@@ -46,7 +48,11 @@ def inspect_table(loaded: LoadedTable, source: str) -> dict[str, Any]:
         "actions": _actions(data, observed),
         "rewards": {**_numbers(reward), "zero": float((reward == 0).mean())},
         "returns": _numbers(data.undiscounted),
-        "warnings": [*_about_values(loaded, source), *statistical_warnings(data)],
+        "warnings": [
+            *(note for note in spec.notes if UNFIT in note),
+            *_about_values(loaded, source, robust),
+            *statistical_warnings(data),
+        ],
     }
 
 
@@ -101,6 +107,8 @@ def _mean(values: np.ndarray) -> float | None:
     return float(known.mean()) if known.size else None
 
 
-def _about_values(loaded: LoadedTable, source: str) -> list[str]:
+def _about_values(loaded: LoadedTable, source: str, robust: bool) -> list[str]:
     """Outliers, gaps in time and large rewards, with their rows."""
-    return [f"{text[0].upper()}{text[1:]}." for text in check_data(loaded.data, source, rows=loaded.rows)]
+    return [
+        f"{text[0].upper()}{text[1:]}." for text in check_data(loaded.data, source, rows=loaded.rows, robust=robust)
+    ]

@@ -244,7 +244,11 @@ def _single_rows(context: TableContext, rows: SortedRows) -> np.ndarray:
             "the column that identifies the episode?"
         )
     if single.any():
-        context.notes.append(f"{single.sum():,} episodes with a single row were dropped: they have no decision.")
+        where = listed(context.faults.at(int(row)) for row in np.flatnonzero(single))
+        context.notes.append(
+            f"Episodes with a single row, and so no decision, were dropped: {where}. Is '{context.config.episode}' "
+            "written alike in all rows of an episode?"
+        )
     return single
 
 

@@ -15,8 +15,10 @@ EPISODES_PER_VARIABLE = 5
 """Episodes for each variable and action below which there are too few."""
 DIFFERENT = 0.5
 """Standardised difference of a variable between the decisions for an action and all others."""
+CORRELATED = 0.3
+"""Correlation of a variable with a continuous action."""
 BEYOND_CHANCE = 3.0
-"""Standard errors from which on such a difference counts."""
+"""Standard errors from which on such a difference or correlation counts."""
 BANDS = 5
 """Bands of equally many decisions that a variable is divided into."""
 EXPECTED = 20.0
@@ -34,11 +36,11 @@ MOST = 5
 
 def statistical_warnings(data: Trajectory) -> list[str]:
     """Sentences on confounding, support, variation, sample size, clock changes and data leakage."""
-    found = [_few_episodes(data), _clock_changes(data), _terminations(data), *_spellings(data)]
+    found = [_few_episodes(data), _clock_changes(data), *_terminations(data), *_spellings(data)]
     if isinstance(data.spec.actions, Discrete):
         found += [_never_varied(data), *_confounding(data), *_no_support(data)]
     else:
-        found += [_constant_controls(data)]
+        found += [_constant_controls(data), *_control_confounding(data)]
     found += _leaks(data)
     return [text for text in found if text]
 
@@ -60,19 +62,21 @@ def _few_episodes(data: Trajectory) -> str:
     )
 
 
-def _terminations(data: Trajectory) -> str:
+def _terminations(data: Trajectory) -> list[str]:
     """Few of them, or rewards that make an early one look good."""
     ended, reward = int(np.sum(data.terminated)), np.asarray(data.reward)[data.mask]
-    if not ended:
-        return ""
-    if reward.max() <= 0 and reward.min() < 0:
-        return (
-            "No reward is positive, so a policy gains from an early termination: if it should not, give the decision "
-            "before a termination a reward as negative as what it saves."
+    said = []
+    if ended and reward.max() <= 0 and reward.min() < 0:
+        said.append(
+            "No reward is positive, so an early termination saves a policy the negative rewards that would follow: if "
+            "it should not gain by that, make the reward of the decision before a termination as negative as what it "
+            "saves."
         )
-    if ended < FEW_ENDS:
-        return f"Only {ended} episodes terminated: what leads to it can hardly be learned."
-    return ""
+    if 0 < ended < FEW_ENDS:
+        said.append(
+            f"Only {ended} episode{'s' * (ended > 1)} terminated: what leads to a termination can hardly be learned."
+        )
+    return said
 
 
 def _spellings(data: Trajectory) -> list[str]:
@@ -132,6 +136,41 @@ def _confounding(data: Trajectory) -> list[str]:
                 "is also due to the reasons for taking it. Make sure that all reasons are among the variables."
             )
     return said
+
+
+def _control_confounding(data: Trajectory) -> list[str]:
+    """Controls that depend on what was observed: correlations."""
+    observed, controls = _decisions(data)
+    episode = np.nonzero(data.mask)[0]
+    said = []
+    for name, control in zip(data.spec.actions.names, controls.T.astype(np.float64), strict=True):
+        size = np.array([_dependence(column, control, episode) for column in observed.T])
+        far = [j for j in np.argsort(-np.abs(size)) if abs(size[j]) >= CORRELATED][:MOST]
+        if far:
+            words = [
+                f"{short_name(data.spec.observations[j].name)} is {'higher' if size[j] > 0 else 'lower'} "
+                f"(correlation {size[j]:.2f})"
+                for j in map(int, far)
+            ]
+            said.append(
+                f"Confounding by indication: '{short_name(name)}' is higher when {', '.join(words)}, so what follows "
+                "it is also due to the reasons for choosing it. Make sure that all reasons are among the variables."
+            )
+    return said
+
+
+def _dependence(values: np.ndarray, control: np.ndarray, episode: np.ndarray) -> float:
+    """Correlation of a variable with a control; 0 if it may be due to chance, by a standard error of clustered data."""
+    known = ~np.isnan(values)
+    values, control, episode = values[known], control[known], episode[known]
+    if len(values) < PAIRS or np.ptp(values) == 0 or np.ptp(control) == 0:
+        return 0.0
+    x, y = ((some - some.mean()) / some.std() for some in (values, control))
+    found = float((x * y).mean())
+    influence = (x * y - found * (x**2 + y**2) / 2) / len(x)
+    count = len(np.unique(episode))
+    error = np.sqrt((np.bincount(episode, influence) ** 2).sum() * count / max(count - 1, 1))
+    return found if abs(found) > BEYOND_CHANCE * error else 0.0
 
 
 def _differs(data: Trajectory, j: int, values: np.ndarray, taken: np.ndarray, size: float) -> str:
@@ -220,6 +259,7 @@ def _leaks(data: Trajectory) -> list[str]:
     names = [short_name(variable.name) for variable in spec.observations]
     now, ahead = _correlations(observed, observed), _correlations(observed, after)
     length_of, end_of = (_correlations(start, x[:, None])[:, 0] for x in (length.astype(np.float64), ended))
+    ends_of, starts_of = _correlations(start, last), _correlations(start, start)
     # An expression of the observations is determined by them.
     earned = np.zeros(len(names)) if spec.reward_expression else _correlations(observed, reward[:, None])[:, 0]
     said = []
@@ -236,6 +276,12 @@ def _leaks(data: Trajectory) -> list[str]:
             said.append(f"'{name}' tells the length of the episode from its start: was it recorded afterwards?")
         if fixed and end_of[j] > ALWAYS:
             said.append(f"'{name}' tells from the start whether the episode terminates: was it recorded afterwards?")
+        said += [
+            f"'{name}', which never changes, is the last value of '{names[k]}' in its episode: was it recorded "
+            "afterwards?"
+            for k in np.flatnonzero((ends_of[j] > ALWAYS) & (starts_of[j] < ALWAYS))
+            if fixed and k != j
+        ]
         said += [
             f"'{name}' is the value that '{names[k]}' has one row later: was it shifted? (All is well if '{names[k]}' "
             f"is meant to be the previous value of '{name}'.)"

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from kairode.config.offline import ESTIMATORS
 from kairode.report import page
 from kairode.report.data.advice import advice_figure
 from kairode.report.data.inspect import inspection_figure, summary
@@ -17,14 +18,6 @@ from kairode.report.table import Column, Row, Table, print_table, to_html
 from kairode.result import short_number
 from kairode.text import MOST, listed, say, short_name
 
-WORDS = {
-    "fitted_q": "fitted Q evaluation",
-    "importance": "importance sampling",
-    "doubly_robust": "doubly robust",
-    "model": "in the models",
-}
-"""Estimators in words."""
-
 
 def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What `kairode learn --json` prints."""
@@ -35,7 +28,7 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
         "lower_bound": estimates["lower_bound"],
         "chosen": figures["candidates"][0]["name"],
         "episodes": figures["episodes"],
-        "warnings": _distinct([*known_warnings(record), *record["figures"]["table"]["warnings"]]),
+        "warnings": known_warnings(record),
         "run": str(folder),
     }
 
@@ -62,10 +55,12 @@ def sentences(record: dict[str, Any]) -> list[str]:
     ]
     if not means:
         return [*found, "No estimator has a value for this policy: the records do not show what it does."]
-    spread = " to ".join(dict.fromkeys(short_number(one) for one in (min(means), max(means))))
+    ends = list(dict.fromkeys(short_number(one) for one in (min(means), max(means))))
+    spread = ends[0] if len(ends) == 1 else f"between {ends[0]} and {ends[1]}"
+    by = listed(ESTIMATORS[name] for name in known)
     found.append(
         f"On {figures['episodes']['test']:,} test episodes, what was done has a mean {kind} of "
-        f"{_interval(behaviour)}; the policy's is estimated as {spread} by {listed(WORDS[name] for name in known)}."
+        f"{_interval(behaviour)}; estimates of the policy's are {spread} ({by})."
     )
     if bound is None:
         verdict = "There is no lower bound: the records do not show what the policy does."
@@ -73,8 +68,9 @@ def sentences(record: dict[str, Any]) -> list[str]:
         verdict = f"Even the lowest of the intervals, from {short_number(bound)}, is above what was done."
     else:
         verdict = (
-            f"The lowest of the intervals begins at {short_number(bound)}, which is not above what was done: the "
-            "records do not show that the policy is better."
+            f"The lowest of the policy's intervals begins at {short_number(bound)}, and the interval of what was done "
+            f"ends at {short_number(behaviour['high'])}, so they overlap: the records do not show that the policy is "
+            "better."
         )
     return [*found, verdict]
 
@@ -98,7 +94,7 @@ def print_offline(record: dict[str, Any]) -> None:
 def estimate_table(record: dict[str, Any]) -> Table:
     """Estimates of the policy, and the return of what was done."""
     estimates = record["figures"]["estimates"]
-    rows = [Row.of([WORDS.get(name, name), *_cells(one)]) for name, one in estimates["policy"].items()]
+    rows = [Row.of([ESTIMATORS.get(name, name), *_cells(one)]) for name, one in estimates["policy"].items()]
     rows.append(Row.of(["what was done", *_cells(estimates["behaviour"])], marked=True))
     return Table.of(["return on test episodes", "mean", "95 % from", "to"], rows)
 
@@ -136,7 +132,7 @@ def _level(apart: float) -> str:
 def estimate_figure(record: dict[str, Any]) -> Figure:
     """Estimates with their intervals, beside the return of what was done."""
     estimates = record["figures"]["estimates"]
-    known = {WORDS.get(name, name): one for name, one in estimates["policy"].items() if one["low"] is not None}
+    known = {ESTIMATORS.get(name, name): one for name, one in estimates["policy"].items() if one["low"] is not None}
     figure, axes = panel(8, 1.2 + 0.42 * (len(known) + 1))
     done = estimates["behaviour"]
     axes.axvspan(done["low"], done["high"], color=FIXED, alpha=0.25, lw=0)
@@ -162,7 +158,7 @@ def candidate_table(record: dict[str, Any]) -> Table:
         bound = one.get("lower_bound")
         means = [_cells(one["policy"][name])[0] for name in names]
         rows.append(Row.of([one["name"], None if bound is None else short_number(bound), *means], marked=i == 0))
-    heads = ["candidate", "lower bound", *(WORDS.get(name, name) for name in names)]
+    heads = ["candidate", "lower bound", *(ESTIMATORS.get(name, name) for name in names)]
     return Table.of(heads, rows, CANDIDATES)
 
 
@@ -211,7 +207,7 @@ def _data_section(found: dict[str, Any]) -> str:
     return page.section(
         "Data",
         page.paragraph(summary(found)),
-        *_list([*found["notes"], *found["warnings"]]),
+        *_list(found["notes"]),
         page.picture(inspection_figure(found), "distributions", words),
         page.folded("Tables", "".join(map(to_html, inspection_tables(found)))),
     )
