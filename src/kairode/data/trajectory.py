@@ -59,7 +59,8 @@ class Trajectory(eqx.Module):
         return len(self.length)
 
     def __getitem__(self, index: Any) -> "Trajectory":
-        return jax.tree.map(lambda x: x[index], self)
+        # a scalar of NumPy is no array
+        return jax.tree.map(lambda x: np.asarray(x[index]) if isinstance(x, np.ndarray) else x[index], self)
 
 
 def stand_still(observation: np.ndarray, length: np.ndarray) -> np.ndarray:

@@ -84,11 +84,11 @@ def _interval(one: dict[str, Any]) -> str:
 def print_offline(record: dict[str, Any]) -> None:
     say(*sentences(record))
     print_table(estimate_table(record))
-    table = difference_table(record)
-    if table is not None:
-        agreement = record["figures"]["differences"]["agreement"]
-        say(f"The policy chooses what was done in {agreement:.0%} of the decisions:")
-        print_table(table)
+    found = record["figures"]["differences"]
+    if found is not None:
+        if "agreement" in found:
+            say(f"The policy chooses what was done in {found['agreement']:.0%} of the decisions:")
+        print_table(difference_table(found))
 
 
 def estimate_table(record: dict[str, Any]) -> Table:
@@ -103,11 +103,10 @@ def _cells(one: dict[str, Any]) -> list[str | None]:
     return [None if one[name] is None else short_number(one[name]) for name in ("mean", "low", "high")]
 
 
-def difference_table(record: dict[str, Any]) -> Table | None:
+def difference_table(found: dict[str, Any]) -> Table:
     """Shares of the actions, and the states in which the policy chooses each of them."""
-    found = record["figures"]["differences"]
-    if found is None:
-        return None
+    if "controls" in found:
+        return _control_table(found["controls"])
     actions = found["actions"]
     often = sorted(actions, key=lambda name: -actions[name]["policy"])[:MOST]
     rows = []
@@ -122,6 +121,21 @@ def difference_table(record: dict[str, Any]) -> Table | None:
         rows.append([short_name(name), f"{one['records']:.1%}", f"{one['policy']:.1%}", "; ".join(states), done])
     wide = [Column(head, wrap=True) for head in ("where the policy chooses it", "done there instead")]
     return Table.of(["action", "records", "policy", *wide], rows)
+
+
+def _control_table(controls: dict[str, Any]) -> Table:
+    """Means of continuous actions, and what their change goes with."""
+    rows = []
+    for name, one in list(controls.items())[:MOST]:
+        states = (
+            f"{short_name(variable)} {'high' if size > 0 else 'low'} (correlation {size:.2f})"
+            for variable, size in one["states"].items()
+            if abs(size) > 0.2
+        )
+        means = (short_number(one[key], 3) for key in ("records", "policy", "change"))
+        rows.append([short_name(name), *means, f"{one['raised']:.0%}", "; ".join(states)])
+    where = Column("raised most where", wrap=True)
+    return Table.of(["action", "records, mean", "policy, mean", "mean change", "raised in", where], rows)
 
 
 def _level(apart: float) -> str:
@@ -233,16 +247,26 @@ def _model_section(record: dict[str, Any]) -> str:
 
 
 def _difference_section(record: dict[str, Any]) -> str:
-    table = difference_table(record)
-    if table is None:
+    found = record["figures"]["differences"]
+    if found is None:
         return ""
-    agreement = record["figures"]["differences"]["agreement"]
     text = (
-        f"The policy chooses what was done in {agreement:.0%} of the decisions. The table lists how often each action "
-        "is in the records and in the policy's choices, how the states in which the policy chooses it differ from "
-        "those of all decisions, and what was done there instead. These are differences of means, not causes."
+        "How the policy's continuous actions differ from those of the records in the same states: their means, the "
+        "mean size of the change, the share of the decisions in which it is an increase, and the variables that the "
+        "change is correlated with. These are correlations, not causes."
+        if "controls" in found
+        else _agreement(found)
     )
-    return page.section("Where it differs from what was done", page.paragraph(text), to_html(table))
+    return page.section("Where it differs from what was done", page.paragraph(text), to_html(difference_table(found)))
+
+
+def _agreement(found: dict[str, Any]) -> str:
+    return (
+        f"The policy chooses what was done in {found['agreement']:.0%} of the decisions. The table lists how often "
+        "each action is in the records and in the policy's choices, how the states in which the policy chooses it "
+        "differ from those of all decisions, and what was done there instead. These are differences of means, not "
+        "causes."
+    )
 
 
 def _advice_section(record: dict[str, Any]) -> str:
