@@ -307,6 +307,19 @@ def test_models_that_are_wrong_about_the_records_are_warned_of(true: bool, monke
         assert "(difference 5, 95 % CI" in said[0]
 
 
+def test_the_gain_over_the_behaviour_is_compared_on_the_same_episodes(data, behavior) -> None:
+    """Of the behaviour itself it is 0, with an interval much narrower than those of the two returns."""
+    behave = Chance((float(GO[0]), float(GO[1])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = kairode.evaluate_offline(behave, data, behavior=behavior, effort=evaluate_offline.Effort(3, 2000, 5))
+    gain, own = found.gain, found.behavior
+    assert gain is not None
+    assert gain.low < 0 < gain.high
+    assert gain.mean == pytest.approx(found.estimates["doubly_robust"].mean - own.mean)
+    assert gain.high - gain.low < 0.7 * (own.high - own.low)
+
+
 def test_the_episodes_themselves_among_the_training_episodes() -> None:
     """Classifiers have still not seen the episode whose probabilities they give."""
     some = records(40, seed=1)

@@ -58,6 +58,8 @@ def test_what_a_program_reads(learned: tuple[Path, Path, dict[str, Any]], typed:
         assert one.keys() == {"mean", "low", "high"}
         assert one["mean"] is None or one["low"] <= one["mean"] <= one["high"]
     assert sum(found["episodes"].values()) == EPISODES
+    robust = found["policy"]["doubly_robust"]["mean"]
+    assert found["gain"]["mean"] == pytest.approx(robust - found["behaviour"]["mean"], abs=1e-4)
     assert found["chosen"] in ("disagreement-limit", "bcq")
     with table.open() as file:
         rows = list(csv.DictReader(file))

@@ -103,6 +103,9 @@ class OfflineEvaluation:
     """Mean probability of the policy's actions under the behaviour policy, relative to that of the actions taken. With
     continuous actions, the share of the policy's actions within the range of those taken in the most similar states."""
     warnings: tuple[str, ...] = ()
+    gain: Estimate | None = None
+    """The doubly robust estimate minus the return of the records, with the interval of this difference over the same
+    resamples of the episodes; None with continuous actions."""
 
     @property
     def lower_bound(self) -> float:
@@ -120,6 +123,8 @@ class OfflineEvaluation:
             f"lower bound: {short_number(self.lower_bound)}",
             f"behaviour: {self.behavior}",
         ]
+        if self.gain is not None and self.gain.known:
+            lines.append(f"doubly robust minus behaviour: {self.gain}")
         if np.isfinite(self.effective_sample_size):
             lines.append(f"effective episodes of importance sampling: {self.effective_sample_size:.3g}")
         return "\n".join([*lines, *(f"warning: {text}." for text in self.warnings)])
@@ -190,7 +195,7 @@ def evaluate_offline(
             records.warnings.extend(_model_bias(data, members, model_task, train, counts))
     said = _warnings(data, found, records.warnings)
     warn(said)
-    return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said))
+    return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said), records.gain)
 
 
 def check_records(data: Any, name: str = "data", least: int = LEAST_EPISODES) -> None:
@@ -208,6 +213,7 @@ class _Records(NamedTuple):
     """Effective sample size."""
     support: float
     warnings: list[str]
+    gain: Estimate | None = None
 
 
 def _from_records(
@@ -242,6 +248,9 @@ def _from_records(
             float(robust(values.q.mean(0), all_v.mean(0)).estimate(ones)[0]), *_interval(np.concatenate(resampled))
         ),
     }
+    own_return = data.discounted
+    apart = [one - counts[i::members] @ own_return / len(data) for i, one in enumerate(resampled)]
+    gain = Estimate(found["doubly_robust"].mean - float(own_return.mean()), *_interval(np.concatenate(apart)))
     expected = (pi * behavior.probabilities).sum(-1)[mask]
     rare = float(((behavior.probabilities < RARE) * pi).sum(-1)[mask].mean())
     support = float(expected.mean() / own[mask].mean())
@@ -261,7 +270,7 @@ def _from_records(
             f"{rare:.0%} of the policy's actions were hardly ever taken in such states (probability below "
             f"{RARE:g}): their effects are extrapolated"
         )
-    return found, _Records(size, support, said)
+    return found, _Records(size, support, said, gain)
 
 
 def _from_controls(policy: Policy, data: Trajectory, seed: int, effort: Effort) -> tuple[dict[str, Estimate], _Records]:

@@ -228,6 +228,7 @@ def _estimates(found: OfflineEvaluation) -> dict[str, Any]:
         "policy": {name: _numbers(one) for name, one in found.estimates.items()},
         "behaviour": _numbers(found.behavior),
         "lower_bound": _known(found.lower_bound),
+        "gain": None if found.gain is None else _numbers(found.gain),
         "effective_sample_size": _known(found.effective_sample_size),
         "supported": _known(found.supported),
         "warnings": list(found.warnings),

@@ -26,6 +26,7 @@ def summary_json(record: dict[str, Any], folder: Path) -> dict[str, Any]:
         "policy": estimates["policy"],
         "behaviour": estimates["behaviour"],
         "lower_bound": estimates["lower_bound"],
+        "gain": estimates.get("gain"),
         "chosen": figures["candidates"][0]["name"],
         "episodes": figures["episodes"],
         "warnings": known_warnings(record),
@@ -69,10 +70,21 @@ def sentences(record: dict[str, Any]) -> list[str]:
     else:
         verdict = (
             f"The lowest of the policy's intervals begins at {short_number(bound)}, and the interval of what was done "
-            f"ends at {short_number(behaviour['high'])}, so they overlap: the records do not show that the policy is "
-            "better."
+            f"ends at {short_number(behaviour['high'])}, so they overlap."
         )
-    return [*found, verdict]
+    return [*found, verdict, *_gain_sentence(estimates.get("gain"))]
+
+
+def _gain_sentence(gain: dict[str, Any] | None) -> list[str]:
+    """Whether the policy is better, by the estimate that is compared on the same episodes."""
+    if gain is None or gain["low"] is None:
+        return []
+    better = (
+        "so that the policy is better if that estimate can be trusted"
+        if gain["low"] > 0
+        else "so that the records do not show that the policy is better"
+    )
+    return [f"The doubly robust estimate differs from what was done by {_interval(gain)}, {better}."]
 
 
 def _interval(one: dict[str, Any]) -> str:
