@@ -99,7 +99,7 @@ def make_cell(folder: Path, table: str, grid: str, seed: int) -> None:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        models = fit_to(data, grid, folder / f"models-{table}-{grid}")
+        models = fit_to(data, grid, folder / f"resample-models-{table}-{grid}")
         policy = learn_from(models, data, seed)
         estimates = kairode.evaluate_offline(policy, test, models, task=task_on(test), seed=seed)
     found = {
@@ -164,14 +164,14 @@ def _mean(values: list[float | None]) -> float:
 
 def resampling_figure(figures: dict[str, Any]) -> Figure:
     """A column for each table: returns accrued daily above, estimates beside true returns (at visits) below."""
-    figure = Figure(figsize=(4.6 * len(figures), 6.8), layout="constrained")
+    figure = Figure(figsize=(max(6.4, 4.6 * len(figures)), 6.8), layout="constrained")
     panels = figure.subplots(2, len(figures), squeeze=False, sharex="col")
     for (above, below), (table, cells) in zip(panels.T, figures.items(), strict=True):
         _draw_returns(above, cells)
         _draw_estimates(below, cells)
         above.set_title(f"{TABLES[table]:,} episodes, {table.replace('-', ' ')} treatment", fontsize=10, loc="left")
     figure.legend(
-        *panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+        *panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False
     )
     return figure
 
