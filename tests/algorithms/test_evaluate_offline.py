@@ -159,8 +159,9 @@ def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> No
     for known in (None, train):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            task = evaluate_offline._model_task(test, [model], known)
             with pytest.raises(KairodeError, match="enough"):
-                evaluate_offline._in_models(Random(test.spec.actions), test, [model], None, known, 0, 2)
+                evaluate_offline._in_models(Random(test.spec.actions), test, [model], task, known, 0, 2)
         assert any("the very episodes" in str(one.message) for one in caught) == (known is None)
     assert asked[0] is test
     assert asked[1] is train
@@ -278,6 +279,7 @@ def test_returns_within_records_that_terminated() -> None:
     assert returns_within(found, *ends).mean() == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_behavior_policy_is_estimated_from_the_training_episodes_too() -> None:
     """Of ten episodes alone it is hardly known; importance sampling of the behaviour itself then has no weight."""
     few, many = records(10, seed=1), records(400, seed=2)
@@ -307,6 +309,7 @@ def test_models_that_are_wrong_about_the_records_are_warned_of(true: bool, monke
         assert "(difference 5, 95 % CI" in said[0]
 
 
+@pytest.mark.slow
 def test_the_gain_over_the_behaviour_is_compared_on_the_same_episodes(data, behavior) -> None:
     """Of the behaviour itself it is 0, with an interval much narrower than those of the two returns."""
     behave = Chance((float(GO[0]), float(GO[1])))
@@ -336,6 +339,7 @@ def test_training_episodes_of_another_system() -> None:
         kairode.evaluate_offline(None, some, train=other)
 
 
+@pytest.mark.slow
 def test_values_reach_the_start_of_long_episodes() -> None:
     """A reward of 1 for every decision, without a discount, from few records."""
     rng, episodes, decisions = np.random.default_rng(0), 10, 100

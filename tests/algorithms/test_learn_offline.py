@@ -147,6 +147,7 @@ def test_in_imagination(tmp_path: Any) -> None:
         choose_offline(models, data[:160], config, choose=data[160:], seed=1, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_episodes_to_choose_by(data: Trajectory) -> None:
     """Given, all other episodes are learned from; the policy is that of the same split made by hand."""
     held_out = evenly_spaced(len(data), 0.2)
