@@ -21,8 +21,8 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
-from kairode.algorithms import evaluate_offline
-from kairode.algorithms.evaluate_offline import record_ends, returns_within
+from kairode.algorithms import evaluate_offline, model_estimate
+from kairode.algorithms.model_estimate import record_ends, returns_within
 from kairode.data.policy import Constant, Memoryless, Policy, Random
 from kairode.data.trajectory import Trajectory
 from kairode.errors import KairodeError, KairodeWarning
@@ -150,8 +150,8 @@ def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> No
         made.append(options["constant"])
         raise KairodeError("enough")
 
-    monkeypatch.setattr(evaluate_offline, "learn_task", learned)
-    monkeypatch.setattr(evaluate_offline, "make_model_env", stop)
+    monkeypatch.setattr(model_estimate, "learn_task", learned)
+    monkeypatch.setattr(model_estimate, "make_model_env", stop)
     train = records(12)
     first = np.asarray(train.observation)[:, :1]
     test = dataclasses.replace(train, observation=np.broadcast_to(first, train.observation.shape).copy())
@@ -159,9 +159,9 @@ def test_what_only_training_episodes_show(monkeypatch: pytest.MonkeyPatch) -> No
     for known in (None, train):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            task = evaluate_offline._model_task(test, [model], known)
+            task = model_estimate.model_task(test, [model], known)
             with pytest.raises(KairodeError, match="enough"):
-                evaluate_offline._in_models(Random(test.spec.actions), test, [model], task, known, 0, 2)
+                model_estimate.estimate_in_models(Random(test.spec.actions), test, [model], task, known, 0, 2)
         assert any("the very episodes" in str(one.message) for one in caught) == (known is None)
     assert asked[0] is test
     assert asked[1] is train
@@ -299,11 +299,11 @@ def test_models_that_are_wrong_about_the_records_are_warned_of(true: bool, monke
     table = {"episode": np.repeat(np.arange(50), 6), "t": np.tile(np.arange(6.0), 50), "x": rng.normal(5, 1, 300)}
     data = kairode.load_table({**table, "action": ["a", "b"] * 150}, reward="1 * x")
     off = 0.0 if true else 1.0
-    monkeypatch.setattr(evaluate_offline, "predict", lambda model, some: np.asarray(some.observation)[:, 1:] + off)
-    monkeypatch.setattr(evaluate_offline, "MODEL_MARGIN", 1.0)
+    monkeypatch.setattr(model_estimate, "predict", lambda model, some: np.asarray(some.observation)[:, 1:] + off)
+    monkeypatch.setattr(model_estimate, "MODEL_MARGIN", 1.0)
     counts = np.random.default_rng(1).multinomial(50, np.full(50, 1 / 50), 200).astype(float)
     models = kairode.fit("rnn", data, seeds=2, iterations=2)
-    said = evaluate_offline._model_bias(data, models, kairode.learn_task(data), None, counts)
+    said = model_estimate.model_bias(data, models, kairode.learn_task(data), None, counts)
     assert len(said) == (not true)
     if said:
         assert "(difference 5, 95 % CI" in said[0]

@@ -13,7 +13,8 @@ import pytest
 import kairode
 from kairode.agents.fitted_q import least_value
 from kairode.algorithms import learn_offline, task
-from kairode.algorithms.evaluate_offline import Effort, Estimate, OfflineEvaluation
+from kairode.algorithms.estimate import Estimate
+from kairode.algorithms.evaluate_offline import Effort, OfflineEvaluation
 from kairode.algorithms.learn_offline import Candidate, choose_offline, discounted, evenly_spaced, rank_candidates
 from kairode.config.offline import OfflineConfig, OfflineRunConfig
 from kairode.data.trajectory import Trajectory

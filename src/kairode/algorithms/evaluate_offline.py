@@ -4,10 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
-from scipy import stats
 
 from kairode.agents.behavior import BehaviorFit, fit_behavior, policy_probabilities
 from kairode.agents.fitted_q import ITERATIONS, MEMBERS, ActionValues, fit_action_values
@@ -21,37 +18,30 @@ from kairode.agents.importance import (
     effective_sample_size,
     per_decision,
 )
-from kairode.algorithms.task import learn_task, rewarded, with_rewards_of
+from kairode.algorithms.estimate import RESAMPLES, Estimate, normal_interval, percentiles
+from kairode.algorithms.model_estimate import estimate_in_models, model_bias, model_task
+from kairode.algorithms.task import with_rewards_of
 from kairode.config.offline import ESTIMATORS
 from kairode.data.checks import warn
-from kairode.data.collect import collect
 from kairode.data.policy import Policy, as_policy
-from kairode.data.trajectory import Trajectory, carried_forward, constant_variables
-from kairode.envs.core import Discrete, Environment, Task
+from kairode.data.trajectory import Trajectory
+from kairode.envs.core import Discrete, Task
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
-from kairode.models.predict import check_same, predict
-from kairode.planning.model_env import make_model_env, obs_range
-from kairode.planning.table_task import TableTask
+from kairode.models.predict import check_same
 from kairode.result import short_number
-from kairode.seeds import Purpose, derive
 from kairode.text import listed
 
-RESAMPLES, LEAST_RESAMPLES, LEVEL = 2000, 200, 95.0
-"""Of the bootstrap over episodes, also where there are many, and the level of its intervals in percent."""
+LEAST_RESAMPLES = 200
+"""Of the bootstrap over episodes, also where there are many."""
 COUNTS = 20_000_000
 """Numbers of a bootstrap's counts, at most, as long as there are `LEAST_RESAMPLES`."""
 LEAST_EPISODES, FEW_EPISODES, FEW_EFFECTIVE = 3, 30, 10.0
 """Episodes without which there is no estimate; episodes, and effective ones, below which it is not supported."""
 RARE, OFTEN = 0.02, 0.1
 """Behaviour probability below which an action is rare, and share of rare actions from which on it is said."""
-BIASED = 0.1
-"""Error of the models' return of the records, relative to it, from which on it is said."""
 LEFT = 0.05
 """Discount at the end of records, from which on what lies beyond them matters."""
-MODEL_MARGIN = 0.1
-"""Predictions are clipped to the range of the data, extended by this multiple of it: a reward of quantities on a
-logarithmic scale grows without bound beyond."""
 
 
 class Effort(NamedTuple):
@@ -66,25 +56,6 @@ class Effort(NamedTuple):
 
 FULL, SELECTION = Effort(MEMBERS, ITERATIONS, 100), Effort(5, 2500, 40)
 """For an estimate, and to choose among many policies."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """An estimated mean return with its 95 % bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def known(self) -> bool:
-        """Whether the data support an estimate with an interval."""
-        return bool(np.isfinite([self.mean, self.low, self.high]).all())
-
-    def __str__(self) -> str:
-        if not self.known:
-            return "no estimate"
-        return f"{short_number(self.mean)} (95 % CI {short_number(self.low)} to {short_number(self.high)})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,12 +158,12 @@ def evaluate_offline(
     else:
         found, records = _from_controls(chosen, data, seed, effort)
     own = data.discounted
-    estimate = Estimate(float(own.mean()), *_interval(counts @ own / len(own)))
+    estimate = Estimate(float(own.mean()), *percentiles(counts @ own / len(own)))
     if members:
-        model_task = task or _model_task(data, members, train)
-        found["model"] = _in_models(chosen, data, members, model_task, train, seed, effort.episodes)
+        known = task or model_task(data, members, train)
+        found["model"] = estimate_in_models(chosen, data, members, known, train, seed, effort.episodes)
         if effort != SELECTION:
-            records.warnings.extend(_model_bias(data, members, model_task, train, counts))
+            records.warnings.extend(model_bias(data, members, known, train, counts))
     said = _warnings(data, found, records.warnings)
     warn(said)
     return OfflineEvaluation(found, estimate, records.size, records.support, tuple(said), records.gain)
@@ -243,14 +214,14 @@ def _from_records(
     ]
     found = {
         "fitted_q": _at_starts(all_v[:, :, 0], values.samples),
-        "importance": Estimate(float(importance.estimate(ones)[0]), *_interval(importance.estimate(counts))),
+        "importance": Estimate(float(importance.estimate(ones)[0]), *percentiles(importance.estimate(counts))),
         "doubly_robust": Estimate(
-            float(robust(values.q.mean(0), all_v.mean(0)).estimate(ones)[0]), *_interval(np.concatenate(resampled))
+            float(robust(values.q.mean(0), all_v.mean(0)).estimate(ones)[0]), *percentiles(np.concatenate(resampled))
         ),
     }
     own_return = data.discounted
     apart = [one - counts[i::members] @ own_return / len(data) for i, one in enumerate(resampled)]
-    gain = Estimate(found["doubly_robust"].mean - float(own_return.mean()), *_interval(np.concatenate(apart)))
+    gain = Estimate(found["doubly_robust"].mean - float(own_return.mean()), *percentiles(np.concatenate(apart)))
     expected = (pi * behavior.probabilities).sum(-1)[mask]
     rare = float(((behavior.probabilities < RARE) * pi).sum(-1)[mask].mean())
     support = float(expected.mean() / own[mask].mean())
@@ -293,148 +264,7 @@ def _at_starts(values: np.ndarray, samples: np.ndarray) -> Estimate:
     sample of the episodes."""
     fitted = (samples * values).sum(1) / samples.sum(1)
     start = float(values.mean())
-    return Estimate(start, *_normal_interval(start, fitted))
-
-
-def _normal_interval(mean: float, samples: np.ndarray) -> tuple[float, float]:
-    """Of few samples, as if they were normally distributed."""
-    quantile = float(stats.t.ppf(0.5 + LEVEL / 200, len(samples) - 1))
-    half = quantile * float(samples.std(ddof=1))
-    return mean - half, mean + half
-
-
-def _interval(samples: np.ndarray) -> tuple[float, float]:
-    """Percentiles of resamples; NaN where a twentieth of these or more have none."""
-    known = samples[np.isfinite(samples)]
-    if len(known) < 0.95 * len(samples):
-        return float("nan"), float("nan")
-    low, high = np.percentile(known, [50 - LEVEL / 2, 50 + LEVEL / 2])
-    return float(low), float(high)
-
-
-def _in_models(
-    policy: Policy,
-    data: Trajectory,
-    members: list[DynamicsModel],
-    task: Task,
-    train: Trajectory | None,
-    seed: int,
-    episodes: int,
-) -> Estimate:
-    """Return in each model alone; the interval resamples models and imagined episodes."""
-    known = data if train is None else train
-    returns, constant = [], constant_variables(known)
-    rng = np.random.default_rng([seed, 1])
-    for i, model in enumerate(members):
-        env: Environment = make_model_env(
-            model,
-            task,
-            starts=data,
-            obs_bounds=jnp.asarray(obs_range(known, MODEL_MARGIN)),
-            constant=None if constant is None else jnp.asarray(constant),
-        )
-        found = collect(env, policy, episodes=episodes, seed=derive(seed + i, Purpose.TEST))
-        returns.append(returns_within(found, *record_ends(data, np.asarray(found.observation)[:, 0], rng)))
-    each = np.stack(returns)
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(each), (RESAMPLES, len(each)))
-    within = each[drawn[..., None], rng.integers(0, each.shape[1], (RESAMPLES, 1, each.shape[1]))]
-    return Estimate(float(each.mean()), *_interval(within.mean((1, 2))))
-
-
-def _model_task(data: Trajectory, members: list[DynamicsModel], train: Trajectory | None) -> TableTask:
-    """Reward and termination, learned from the training episodes if there are any."""
-    task = learn_task(data if train is None else train, members)
-    if train is None and task.outcomes is not None:
-        warn(
-            [
-                "rewards or terminations of the models' estimate were learned from the very episodes it is compared "
-                "with: pass train=.. (the episodes that the models were fitted to), or task=.."
-            ]
-        )
-    return task
-
-
-def _model_bias(
-    data: Trajectory, members: list[DynamicsModel], task: Task, train: Trajectory | None, counts: np.ndarray
-) -> list[str]:
-    """A warning if the models are wrong about the return of the records themselves, which is known.
-
-    Each model predicts the observations of an episode from the first one, given its actions and intervals; the rewards
-    are those of the task there. A prediction is a mean, so that a reward that is no linear function of the observations
-    is misjudged even by a model without error.
-    """
-    known, seen = (data if train is None else train), carried_forward(data)
-    low, high = obs_range(known, MODEL_MARGIN)
-    constant = constant_variables(known)
-    observed = np.asarray(seen.observation)
-    returns = []
-    for model in members:
-        predicted = np.concatenate([observed[:, :1], np.clip(predict(model, data), low, high)], axis=1)
-        predicted = predicted if constant is None else np.where(constant, observed, predicted)
-        returns.append(rewarded(task, dataclasses.replace(seen, observation=predicted.astype(np.float32))).discounted)
-    apart = np.mean(returns, 0) - data.discounted
-    lowest, highest = _interval(counts @ apart / len(apart))
-    own, off = float(data.discounted.mean()), float(apart.mean())
-    if not (lowest > 0 or highest < 0) or abs(off) <= BIASED * abs(own):
-        return []
-    return [
-        f"the models put the return of these records at {short_number(own + off)}, and it is {short_number(own)} "
-        f"(difference {short_number(off)}, 95 % CI {short_number(lowest)} to {short_number(highest)}): expect an error "
-        "of this size in their estimate of the policy too, which its interval does not contain"
-    ]
-
-
-def record_ends(
-    data: Trajectory, starts: Float[np.ndarray, "k obs"], rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """The time and the number of decisions after which an imagined episode no longer counts, [k] each: those of a
-    record with the same first observation, drawn at random if there are several.
-
-    A record of the usual number of decisions (half of those that were cut off have the largest one) ends by its number
-    and not by its time, any other one by its time. Neither ends a record that reached the system's own horizon, which
-    ends imagined episodes too. A record that terminated does not say how long it would have been kept otherwise: its
-    end is that of another record, drawn from those that lasted longer or were cut off as late (Efron's redistribution
-    to the right, which draws from the Kaplan-Meier estimate); if there is none, it has no end.
-    """
-    first = np.asarray(carried_forward(data).observation, np.float32)[:, 0]
-    times, lengths = np.asarray(data.time, np.float64)[:, -1], np.asarray(data.length)
-    open_ended = np.asarray(data.terminated) | (times >= data.spec.horizon - 1e-3 * data.spec.tick)
-    cut = lengths[~open_ended]
-    most = cut.max() if cut.size and np.mean(cut == cut.max()) >= 0.5 else np.inf
-    counted = lengths == most
-    ends = np.where(open_ended | counted, np.inf, times)
-    numbers = np.where(counted & ~open_ended, most, np.inf)
-    terminated, lasted = np.asarray(data.terminated), lengths if np.isfinite(most) else times
-
-    def kept(i: int) -> int:
-        """The record whose end counts for record i."""
-        while terminated[i]:
-            later = np.flatnonzero((lasted > lasted[i]) | ((lasted == lasted[i]) & ~terminated))
-            if not len(later):
-                break
-            i = int(rng.choice(later))
-        return i
-
-    same: dict[bytes, list[int]] = {}
-    for i, row in enumerate(first):
-        same.setdefault(row.tobytes(), []).append(i)
-    drawn = [kept(int(rng.choice(same[row.tobytes()]))) for row in np.asarray(starts, np.float32)]
-    return ends[drawn], numbers[drawn]
-
-
-def returns_within(found: Trajectory, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Discounted returns of the first decisions, this many, and before these times.
-
-    An interval that the time cuts counts by its part before it: as many decisions are then expected as in records that
-    were cut at a time, whether or not these include the interval that went beyond it.
-    """
-    spec, times = found.spec, np.asarray(found.time, np.float64)
-    interval = np.maximum(np.diff(times, axis=1), 1e-9 * spec.tick)
-    part = np.clip((ends[:, None] - times[:, :-1]) / interval, 0.0, 1.0)
-    part = np.where(np.arange(part.shape[1]) < numbers[:, None], part, 0.0)
-    rewards = np.where(np.asarray(found.mask), np.asarray(found.reward, np.float64), 0.0)
-    return (part * rewards * spec.discount ** (times[:, :-1] / spec.tick)).sum(1)
+    return Estimate(start, *normal_interval(start, fitted))
 
 
 def _warnings(data: Trajectory, found: Mapping[str, Estimate], of_records: list[str]) -> list[str]:
