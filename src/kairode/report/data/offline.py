@@ -69,8 +69,8 @@ def sentences(record: dict[str, Any]) -> list[str]:
         verdict = f"Even the lowest of the intervals, from {short_number(bound)}, is above what was done."
     else:
         verdict = (
-            f"The lowest of the policy's intervals begins at {short_number(bound)}, and the interval of what was done "
-            f"ends at {short_number(behaviour['high'])}, so they overlap."
+            f"The lowest of the policy's intervals begins at {short_number(bound)}, which is not above the upper end "
+            f"of the interval of what was done, {short_number(behaviour['high'])}."
         )
     return [*found, verdict, *_gain_sentence(estimates.get("gain"))]
 
