@@ -16,7 +16,7 @@ from _common import best_seconds, print_rows, run, seconds_a_call
 from scipy.integrate import odeint
 
 import kairode
-from kairode.envs.gym import check_action
+from kairode.envs.gym.semi_markov import check_action
 from kairode.envs.keys import key_of
 from kairode.envs.locomotion import quiet_loading
 from kairode.envs.schedule import Own, next_interval
