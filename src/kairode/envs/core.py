@@ -324,6 +324,15 @@ class Environment(eqx.Module):
         """Reward of the interval from `moment` to this state."""
         return self.task.reward(moment.obs, action, obs, tau)
 
+    def to_gymnasium(self, interval: Any = "own", render_mode: str | None = None, num_envs: int | None = None) -> Any:
+        """The environment as a Gymnasium environment; with `num_envs`, many of them as a vector environment.
+
+        `interval` is "own", a number, a list, or "agent" (see `kairode.envs.gym.SemiMarkovEnv`).
+        """
+        from kairode.envs.gym.semi_markov import as_gymnasium
+
+        return as_gymnasium(self, interval, render_mode, num_envs)
+
 
 class Moment(NamedTuple):
     """State of an episode at a decision."""

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from kairode.envs.core import Continuous, Discrete, Spec
+from kairode.envs.core import Continuous, Discrete, Environment, Spec
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule, check_intervals
 from kairode.envs.vector import OneStep, Step, VectorEnv
@@ -20,6 +20,8 @@ from kairode.envs.zoo import make
 from kairode.errors import KairodeError
 
 AGENT = "agent"
+Env = str | Environment | HostEnvironment
+"""An environment, or the name of one of `kairode.make`."""
 
 
 def observation_space(spec: Spec) -> spaces.Box:
@@ -105,12 +107,50 @@ def check_choice(spec: Spec, taus: np.ndarray) -> None:
         )
 
 
+def made(given: Env, fields: dict[str, Any]) -> Any:
+    """The environment of this name, or the environment itself."""
+    if isinstance(given, str):
+        return make(given, **fields)
+    if not isinstance(given, Environment | HostEnvironment):
+        raise KairodeError(
+            f"{given!r} is neither an environment nor the name of one: pass e.g. 'hiv', kairode.make('hiv') or a "
+            "kairode.ModelEnv."
+        )
+    if fields:
+        raise KairodeError(
+            f"fields ({', '.join(fields)}) can be given with a name only, not with an environment that is already "
+            f"made: set them when you make '{given.task.spec.name}'."
+        )
+    return given
+
+
+def check_drawn(env: Environment | HostEnvironment) -> None:
+    """Refuse `render_mode` of an environment that has no drawing."""
+    if isinstance(env, Environment):
+        from kairode.envs.render import DRAWINGS
+
+        if type(env) not in DRAWINGS:
+            raise KairodeError(f"'{env.task.spec.name}' ({type(env).__name__}) has no drawing: use render_mode=None.")
+
+
+def has_bounds(space: spaces.Box) -> bool:
+    """Whether any variable has a bound."""
+    return bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
+
+
 class _Instances:
     """Common part of the single and the vector environment: instances, and validation of actions and intervals."""
 
-    def __init__(self, name: str, size: int, interval: Any, render_mode: str | None, fields: dict[str, Any]) -> None:
-        env = make(name, **fields)
+    def __init__(self, given: Env, size: int, interval: Any, render_mode: str | None, fields: dict[str, Any]) -> None:
+        env = made(given, fields)
         self.env, self.spec, self.size = env, env.task.spec, size
+        if render_mode not in (None, "rgb_array"):
+            raise KairodeError(f"render_mode of '{self.spec.name}' must be None or 'rgb_array', got {render_mode!r}.")
+        if render_mode is not None:
+            check_drawn(env)
+        space = observation_space(self.spec)
+        # The package's own environments keep within their bounds; predictions of a model need not.
+        self.bounds = None if isinstance(given, str) or not has_bounds(space) else (space.low, space.high)
         self.chosen_by_agent = isinstance(interval, str) and interval == AGENT
         schedule = None if self.chosen_by_agent else as_schedule(interval, self.spec)
         self.vector_env: VectorEnv
@@ -123,7 +163,8 @@ class _Instances:
         taus = None
         if self.chosen_by_agent:
             actions, taus = self._chosen(actions)
-        return self.vector_env.step(check_action(self.spec, actions, self.size), taus, autoreset)
+        step = self.vector_env.step(check_action(self.spec, actions, self.size), taus, autoreset)
+        return step if self.bounds is None else step._replace(obs=self.bounded(step.obs))
 
     def step_one(self, action: Any) -> OneStep:
         """Step the only instance."""
@@ -132,9 +173,20 @@ class _Instances:
             action, taus = self._chosen(action)
         action = check_one(self.spec, action)
         if isinstance(self.vector_env, HostVectorEnv):
-            return self.vector_env.step_one(action, None if taus is None else float(taus[0]))
-        step = self.vector_env.step(action[None], taus)
-        return OneStep(step.obs[0], *(x[0].item() for x in step[1:]))
+            one = self.vector_env.step_one(action, None if taus is None else float(taus[0]))
+        else:
+            step = self.vector_env.step(action[None], taus)
+            numbers = step.reward, step.terminated, step.truncated, step.tau, step.time
+            one = OneStep(step.obs[0], *(x[0].item() for x in numbers))
+        return one if self.bounds is None else one._replace(obs=self.bounded(one.obs))
+
+    def reset(self, seeds: Sequence[int | None], which: Sequence[int] | None = None) -> np.ndarray:
+        """Start episodes in the instances `which` (default: all); returns the observations of all."""
+        return self.bounded(self.vector_env.reset(seeds, which))
+
+    def bounded(self, obs: np.ndarray) -> np.ndarray:
+        """Observations within the bounds of the observation space."""
+        return obs if self.bounds is None else np.clip(obs, *self.bounds)
 
     def _chosen(self, actions: Any) -> tuple[Any, np.ndarray]:
         """Actions, and the intervals that the agent chose."""
@@ -151,24 +203,23 @@ class SemiMarkovEnv(gymnasium.Env):
     """A single environment. `info["dt"]` and `info["time"]` give the elapsed and the absolute time.
 
     Args:
-        name: an environment of `kairode.make` (set by the Gymnasium ids).
+        name: an environment of `kairode.make` (set by the Gymnasium ids), or an environment, such as a
+            `kairode.ModelEnv`. Predictions of a model are clipped to the bounds of the observation space.
         interval: "own" for the environment's schedule, a number to fix it, a list to cycle through, or "agent" to let
             the agent choose: an action is then `{"action": ..., "interval": ...}`.
         render_mode: None or "rgb_array".
-        fields: any field of the environment, such as `horizon=500`.
+        fields: any field of the environment, such as `horizon=500`, if it is given by name.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012  Gymnasium's way
 
     def __init__(
         self,
-        name: str,
+        name: Env,
         interval: str | float | Sequence[float] = "own",
         render_mode: str | None = None,
         **fields: Any,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise KairodeError(f"render_mode of '{name}' must be None or 'rgb_array', got {render_mode!r}.")
         self.render_mode = render_mode
         self.instances = _Instances(name, 1, interval, render_mode, fields)
         self.observation_space = observation_space(self.instances.spec)
@@ -179,7 +230,7 @@ class SemiMarkovEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        obs = self.instances.vector_env.reset([seed])
+        obs = self.instances.reset([seed])
         self.ended = False
         self.history = []
         self._remember(0.0, None)
@@ -221,7 +272,7 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  Gymnasium's way
 
     def __init__(
-        self, name: str, num_envs: Any = 1, interval: str | float | Sequence[float] = "own", **fields: Any
+        self, name: Env, num_envs: Any = 1, interval: str | float | Sequence[float] = "own", **fields: Any
     ) -> None:
         if not (isinstance(num_envs, int) and num_envs >= 1):
             raise KairodeError(f"num_envs must be an integer of at least 1, got {num_envs}.")
@@ -242,7 +293,7 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
             seeds = [None if one is None else int(one) for one in seed]
         if len(seeds) != self.num_envs:
             raise KairodeError(f"expected {self.num_envs} seeds, one per instance, got {len(seeds)}.")
-        obs = self.instances.vector_env.reset(seeds)
+        obs = self.instances.reset(seeds)
         self.ended[:] = False
         zero = np.zeros(self.num_envs)
         return obs, {"dt": zero, "time": zero.copy()}
@@ -255,3 +306,17 @@ class SemiMarkovVectorEnv(GymnasiumVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         self.instances.vector_env.close()
+
+
+def as_gymnasium(
+    env: Environment | HostEnvironment,
+    interval: str | float | Sequence[float] = "own",
+    render_mode: str | None = None,
+    num_envs: int | None = None,
+) -> SemiMarkovEnv | SemiMarkovVectorEnv:
+    """An environment as a Gymnasium environment, or as a vector environment of `num_envs` instances."""
+    if num_envs is None:
+        return SemiMarkovEnv(env, interval, render_mode)
+    if render_mode is not None:
+        raise KairodeError(f"a vector environment of '{env.task.spec.name}' is not drawn: leave out render_mode.")
+    return SemiMarkovVectorEnv(env, num_envs, interval)
