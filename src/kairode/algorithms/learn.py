@@ -28,6 +28,7 @@ from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
+from kairode.envs.interval_actions import IntervalActions
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
@@ -41,6 +42,7 @@ from kairode.training.session import ADDED
 from kairode.trees import alone
 
 Models = DynamicsModel | Sequence[DynamicsModel] | None
+System = Environment | HostEnvironment | Task
 AnySchedule = Schedule | float | Sequence[Any] | str | None
 
 
@@ -54,7 +56,7 @@ class LearnResult:
 
 def learn(
     models: Models,
-    env: Environment | Task | str,
+    env: System | str,
     *,
     data: Trajectory | None = None,
     schedule: AnySchedule = None,
@@ -116,7 +118,7 @@ def learn(
 
 def learn_policy(
     models: Models,
-    env: Environment | Task,
+    env: System,
     config: LearnConfig,
     *,
     data: Trajectory | None = None,
@@ -125,13 +127,28 @@ def learn_policy(
     latent_policy: bool = False,
     accrue: bool = False,
     validation_model: DynamicsModel | None = None,
-    monitor: Environment | None = None,
+    monitor: Environment | HostEnvironment | None = None,
     folder: Path | None = None,
     callback: Callback = no_callback,
     stage: str = STAGE,
 ) -> LearnResult:
     """Like `learn`, with all settings in a config; the curve also has returns on the system `monitor`."""
     task = _check_task(env, data)
+    if isinstance(env, HostEnvironment):
+        if models is None:
+            settled = dict(data=data, latent_policy=latent_policy, validation_model=validation_model)
+            for name, value in settled.items():
+                if value not in (None, False):
+                    raise KairodeError(f"{name} has no effect on the real system, without a model: leave it out.")
+            return _learn_on_host(env, config, schedule, seed, accrue, monitor, folder, callback, stage)
+        if data is None:
+            raise KairodeError(
+                f"imagination in place of '{task.spec.name}' begins where its data do: pass data=.., such as "
+                "kairode.collect(env, episodes=100)."
+            )
+        env = task = task_of_system(env, data, models)
+    if isinstance(env, IntervalActions):
+        _check_interval_actions(env, config, timed=accrue or schedule is not None, latent_policy=latent_policy)
     accrue = accrue or isinstance(schedule, OptimizedSchedule)
     if accrue and isinstance(env, Environment):
         check_course(env)
@@ -140,7 +157,7 @@ def learn_policy(
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
     validation_envs: dict[str, Environment] = {}
     if validation_model is not None:
-        validation_envs["score"] = make_model_env(validation_model, env, **_model_env_options(env, config, data))
+        validation_envs["score"] = _in_models(validation_model, env, **_model_env_options(env, config, data))
     if monitor is not None:
         validation_envs["real"] = monitor
     if accrue:
@@ -150,7 +167,9 @@ def learn_policy(
         validation_envs = {name: AccruedRewards.of(other, longest) for name, other in validation_envs.items()}
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
-    if members and data is not None and config.rollout_length is not None and isinstance(timing, Own | Fixed):
+    same_actions = not isinstance(env, IntervalActions)
+    timed = isinstance(timing, Own | Fixed)
+    if members and data is not None and config.rollout_length is not None and timed and same_actions:
         seen = interpolated(members[0], task, data) if accrue else data
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
@@ -193,7 +212,7 @@ def _schedule_identity(schedule: AnySchedule, timing: Schedule) -> str:
 
 
 def _check_task(env: Any, data: Any) -> Task:
-    if not isinstance(env, Environment | Task):
+    if not isinstance(env, Environment | HostEnvironment | Task):
         raise KairodeError(
             f"{env!r} is neither an environment nor a task: pass e.g. kairode.make('hiv') or its task. For data "
             "of a system that cannot be simulated, write a Task: docs/add-an-environment.md."
@@ -222,7 +241,7 @@ def _training_env(
                 raise KairodeError("rollout_length starts imagined episodes along real ones: pass data=...")
             starts = sample_start_observations(data)
             options |= {"starts": starts, "branch": config.rollout_length, "resample_member": True}
-        model_env = make_model_env(members, env, **options)
+        model_env = _in_models(members, env, **options)
         if not latent_policy:
             return model_env, IdentityEncoder()
         return model_env, LatentEncoder(dataclasses.replace(members[0], spec=model_env.models.spec))
@@ -231,6 +250,27 @@ def _training_env(
     if isinstance(env, Environment):
         return env, IdentityEncoder()
     raise KairodeError("without a model, a policy is learned on the real system: pass the environment, not its task.")
+
+
+def _in_models(models: Any, env: Environment | Task, **options: Any) -> Any:
+    """The model environment; where the agent chooses intervals, these choices around that of the inner system."""
+    if isinstance(env, IntervalActions):
+        return env.around(make_model_env(models, env.env, **options))
+    return make_model_env(models, env, **options)
+
+
+def _check_interval_actions(env: IntervalActions, config: LearnConfig, *, timed: bool, latent_policy: bool) -> None:
+    """Refuse what does not go with an agent that chooses intervals."""
+    if timed:
+        raise KairodeError(
+            "IntervalActions chooses intervals and accrues rewards itself: leave out schedule and accrue."
+        )
+    if latent_policy:
+        raise KairodeError("latent_policy needs the system's own actions, not those of IntervalActions: leave it out.")
+    if env.max_decisions is not None and config.rollout_length is not None:
+        raise KairodeError(
+            "with a bound on the decisions, episodes are imagined from their start: pass rollout_length=None."
+        )
 
 
 def _model_env_options(env: Environment | Task, config: LearnConfig, data: Trajectory | None) -> dict[str, Any]:
