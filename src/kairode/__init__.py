@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kairode.algorithms.mpc import train_mpc
     from kairode.algorithms.task import learn_task
     from kairode.data import Policy, Trajectory, collect, read, write
+    from kairode.data.minari import from_minari, to_minari
     from kairode.data.stream import EpisodeStream, stream
     from kairode.data.tables.load import load_table
     from kairode.devices import use_devices
@@ -42,6 +43,7 @@ _HOMES = {
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
     "kairode.data.tables.load": ("load_table",),
+    "kairode.data.minari": ("from_minari", "to_minari"),
     "kairode.data.stream": ("EpisodeStream", "stream"),
     "kairode.devices": ("use_devices",),
     "kairode.models": ("DynamicsModel", "predict"),
@@ -89,6 +91,7 @@ __all__ = [
     "evaluate_model",
     "evaluate_offline",
     "fit",
+    "from_minari",
     "learn",
     "learn_offline",
     "learn_task",
@@ -104,6 +107,7 @@ __all__ = [
     "save_policy",
     "schedule_for_learning",
     "stream",
+    "to_minari",
     "train_dyna",
     "train_mpc",
     "use_devices",
