@@ -210,7 +210,7 @@ def test_refusals() -> None:
         ppo(StableBaselinesVecEnv(WAYS, 4), 128, RecordIntervals())
     with pytest.raises(KairodeError, match="info has no 'dt'"):
         dqn("CartPole-v1", 200, **REPLAY)
-    with pytest.raises(KairodeError, match="cannot choose intervals"):
+    with pytest.raises(KairodeError, match=r"cannot choose intervals .* wrap the environment in IntervalActions"):
         StableBaselinesVecEnv(WAYS, 4, interval="agent")
 
 

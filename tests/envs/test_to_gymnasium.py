@@ -106,7 +106,7 @@ def test_copies_continue_like_the_original(model_env: ModelEnv) -> None:
         assert jax.tree.all(jax.tree.map(np.array_equal, expected, twin.step(1)))
 
 
-@pytest.mark.parametrize("name", ["acrobot", "hiv", "pendulum"])
+@pytest.mark.parametrize("name", ["acrobot", "hiv", "pendulum", "swimmer"])
 def test_an_environment_equals_that_of_its_name(name: str) -> None:
     env = kairode.make(name, max_decisions=3)
     pair = env.to_gymnasium(interval=1), SemiMarkovEnv(name, 1, max_decisions=3)

@@ -82,3 +82,9 @@ class HostEnvironment(abc.ABC):
     def group(self, simulations: Sequence[Any]) -> SimulationGroup | None:
         """Step these simulations together; None if each is to be stepped on its own."""
         return None
+
+    def to_gymnasium(self, interval: Any = "own", render_mode: str | None = None, num_envs: int | None = None) -> Any:
+        """The environment as a Gymnasium environment, as `Environment.to_gymnasium`."""
+        from kairode.envs.gym.semi_markov import as_gymnasium
+
+        return as_gymnasium(self, interval, render_mode, num_envs)

@@ -146,7 +146,8 @@ class StableBaselinesVecEnv(VecEnv):
     def __init__(self, name: Env, num_envs: int = 1, interval: Any = "own", **fields: Any) -> None:
         if isinstance(interval, str) and interval == AGENT:
             raise KairodeError(
-                "agents of Stable-Baselines3 cannot choose intervals (interval='agent'): use 'own' or times."
+                "agents of Stable-Baselines3 cannot choose intervals by interval='agent': wrap the environment in "
+                "IntervalActions, or use 'own' or times."
             )
         self.env = SemiMarkovVectorEnv(name, num_envs, interval, **fields)
         super().__init__(num_envs, self.env.single_observation_space, self.env.single_action_space)
