@@ -137,16 +137,16 @@ class IntervalActions(Environment):
 
     def __init__(
         self,
-        env: Environment,
+        env: Environment | HostEnvironment,
         intervals: Sequence[float] | None = None,
         price: float = 0.0,
         max_decisions: int | None = None,
     ) -> None:
         self.env = _checked_env(env)
-        self.intervals = _checked_intervals(intervals, env.task.spec)
+        self.intervals = _checked_intervals(intervals, self.env.task.spec)
         self.price = _checked_price(price)
-        self.max_decisions = _checked_bound(max_decisions, env.task.spec, self.intervals[-1])
-        check_course(env)
+        self.max_decisions = _checked_bound(max_decisions, self.env.task.spec, self.intervals[-1])
+        check_course(self.env)
 
     @property
     def action_mode(self) -> Any:
