@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kairode.data.tables.load import load_table
     from kairode.devices import use_devices
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
+    from kairode.envs.gym import from_gymnasium
     from kairode.models import DynamicsModel, predict
     from kairode.planning.model_env import ModelEnv, make_model_env
     from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from kairode.training.model_files import load_models
 
 _HOMES = {
+    "kairode.envs.gym": ("from_gymnasium",),
     "kairode.envs": ("Environment", "Fixed", "Given", "HostEnvironment", "Own", "Schedule", "Task", "make"),
+    "kairode.envs.interval_actions": ("IntervalActions",),
     "kairode.data": ("Policy", "Trajectory", "collect", "read", "write"),
     "kairode.data.tables.load": ("load_table",),
     "kairode.data.minari": ("from_minari", "to_minari"),
@@ -75,6 +78,7 @@ __all__ = [
     "Fixed",
     "Given",
     "HostEnvironment",
+    "IntervalActions",
     "KairodeError",
     "KairodeWarning",
     "ModelEnv",
@@ -91,6 +95,7 @@ __all__ = [
     "evaluate_model",
     "evaluate_offline",
     "fit",
+    "from_gymnasium",
     "from_minari",
     "learn",
     "learn_offline",

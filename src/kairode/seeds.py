@@ -58,6 +58,8 @@ class Purpose(enum.Enum):
     """Argument of `evaluate` for a controlled run, so that its episodes are not those of the test at its end."""
     MPC_EPISODE = "MPC episode"
     """Start of an episode of MPC control; index by episode."""
+    HOST_EPISODE = "host episode"
+    """Start of an episode in which an agent learns on a simulation; index by episode."""
     OUTCOMES = "outcomes"
     """Networks of rewards and terminations; index by member."""
     REFIT_BATCHES = "refit batches"
@@ -82,6 +84,7 @@ _FORMULAS: dict[Purpose, Callable[[int, int], int]] = {
     Purpose.TUNING_TEST: lambda seed, index: 1_000_003 + 1000 * seed,
     Purpose.MPC_RETEST: lambda seed, index: 100_000 + seed,
     Purpose.MPC_EPISODE: lambda seed, index: int(np.random.SeedSequence([seed, index]).generate_state(1)[0]),
+    Purpose.HOST_EPISODE: lambda seed, index: int(np.random.SeedSequence([seed, index, 2]).generate_state(1)[0]),
     Purpose.OUTCOMES: lambda seed, index: 1000 * seed + index,
     Purpose.REFIT_BATCHES: lambda seed, index: seed + 7919 * index,
 }

@@ -1,4 +1,4 @@
-"""Stacking of pytrees along a new first axis, selection, copies."""
+"""Stacking of pytrees along a new first axis, selection, copies; nested values as bytes."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -6,7 +6,10 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
+
+from kairode.errors import KairodeError
 
 T = TypeVar("T")
 
@@ -76,3 +79,58 @@ def choose(condition: Any, yes: T, no: T) -> T:
 def is_finite(tree: Any) -> bool:
     """Whether all numbers of a tree are finite."""
     return all(bool(np.isfinite(np.asarray(x)).all()) for x in jax.tree.leaves(tree))
+
+
+def pack(value: Any) -> bytes:
+    """Arrays, numbers, strings and None in dictionaries, lists and tuples of any depth as bytes: MessagePack after its
+    length."""
+    content = msgspec.msgpack.encode(_plain(value))
+    return len(content).to_bytes(8, "little") + content
+
+
+def unpack(content: bytes) -> Any:
+    """Inverse of `pack`; bytes after the end are ignored."""
+    return _original(msgspec.msgpack.decode(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+
+
+def _plain(value: Any) -> Any:
+    """As types of MessagePack: what is none of them is a dictionary of one entry, its kind."""
+    if value is None or isinstance(value, bool | float | str) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufcSU":
+            raise KairodeError(f"an array of {array.dtype} cannot be saved: arrays must hold numbers or text.")
+        kind = "scalar" if isinstance(value, np.generic) else "array"
+        return {kind: [array.dtype.str, list(array.shape), array.tobytes()]}
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else {"int": str(value)}
+    if isinstance(value, bytes):
+        return {"bytes": value}
+    if isinstance(value, dict):
+        return {"dict": [[_plain(name), _plain(part)] for name, part in value.items()]}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if type(value) is tuple:
+        return {"tuple": [_plain(part) for part in value]}
+    raise KairodeError(
+        f"a state that holds a {type(value).__name__} cannot be saved: use arrays, numbers, strings and None in "
+        "dictionaries, lists and tuples."
+    )
+
+
+def _original(value: Any) -> Any:
+    """Inverse of `_plain`."""
+    if isinstance(value, list):
+        return [_original(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    [(kind, content)] = value.items()
+    if kind in ("array", "scalar"):
+        array = np.frombuffer(content[2], np.dtype(content[0])).reshape(content[1]).copy()
+        return array if kind == "array" else array[()]
+    if kind == "int":
+        return int(content)
+    if kind == "dict":
+        return {_original(name): _original(part) for name, part in content}
+    return tuple(_original(part) for part in content) if kind == "tuple" else content

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from kairode.agents.actor_policy import ActorPolicy
 from kairode.agents.q_policy import QPolicy
-from kairode.data.collect import collect
+from kairode.data.collect import collect, collect_scored
 from kairode.data.policy import Policy
 from kairode.data.rollout import episode_keys, rollout
 from kairode.data.trajectory import Trajectory
@@ -75,13 +75,16 @@ def evaluate(
         check_same(policy.spec, env.task.spec, "policy")
     if accrue is None:
         accrue = isinstance(schedule, Schedule) and schedule.accrued()
+    if isinstance(env, HostEnvironment):
+        found, totals = collect_scored(
+            env, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule, accrued=accrue
+        )
+        return to_result(env.task.spec, score_episodes(env.task, found)._replace(total=totals), accrued=accrue)
     if not accrue:
         found = collect(env, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule)
         return to_result(env.task.spec, score_episodes(env.task, found))
     if not isinstance(env, Environment):
-        raise KairodeError(
-            f"'{env.task.spec.name}' does not expose the states between decisions: accrue=True is not available."
-        )
+        raise KairodeError(f"{env!r} is not an environment: create one, e.g. with kairode.make('hiv').")
     if isinstance(env, AccruedRewards):
         env = env.env
     spec = env.task.spec

@@ -121,7 +121,7 @@ def _begin(batch: TrainingBatch, key: Key[Array, ""]) -> EpisodeState:
     return EpisodeState(moment, memory, features, zero, zero)
 
 
-class _StepResult(eqx.Module):
+class StepResult(eqx.Module):
     """Outcome of one decision."""
 
     transition: ReplayTransition
@@ -160,7 +160,7 @@ def env_step(
     action: Int[Array, ""],
     key: Key[Array, ""],
     q: ReLUNetwork,
-) -> _StepResult:
+) -> StepResult:
     """Hold the action for its interval, and reset if the episode ended."""
     hold_key, next_key = jax.random.split(key)
     env, spec, before = batch.env, batch.env.task.spec, episode.moment
@@ -178,7 +178,7 @@ def env_step(
     ended = outcome.terminated | outcome.truncated
     episode = EpisodeState(moment, memory, features, total, discounted)
     episode = choose(ended, _begin(batch, next_key), episode)
-    return _StepResult(transition, episode, ended, jnp.stack([total, discounted]))
+    return StepResult(transition, episode, ended, jnp.stack([total, discounted]))
 
 
 def _disagreement(state: Any) -> Float[Array, ""]:
@@ -191,7 +191,7 @@ def _disagreement(state: Any) -> Float[Array, ""]:
 
 
 def update_agent(
-    settings: DQNConfig, train_state: TrainState, step: _StepResult, uniform: Float[Array, " batch"]
+    settings: DQNConfig, train_state: TrainState, step: StepResult, uniform: Float[Array, " batch"]
 ) -> TrainState:
     """Store the transition, update once, and copy the target network every `target_period` episodes."""
     limit = train_state.returns.shape[0]

@@ -23,6 +23,7 @@ from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import train_agents
 from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, transitions_from_data
 from kairode.algorithms.fit import new_models
+from kairode.algorithms.task import task_of_system
 from kairode.callbacks import Callback, Progress, no_callback
 from kairode.config.algorithms import DynaConfig
 from kairode.config.keywords import field_names, with_options
@@ -32,6 +33,7 @@ from kairode.data.describe import spec_identity
 from kairode.data.trajectory import join
 from kairode.envs import make
 from kairode.envs.core import Discrete, Environment
+from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Own
 from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
@@ -85,7 +87,7 @@ class DynaResult(NamedTuple):
 
 
 def train_dyna(
-    env: Environment | str,
+    env: Environment | HostEnvironment | str,
     *,
     rounds: int = 5,
     seed: int = 0,
@@ -105,8 +107,8 @@ def train_dyna(
             ensemble_size, fit_iterations, imagined_episodes, ..
     """
     env = make(env) if isinstance(env, str) else env
-    if not isinstance(env, Environment):
-        raise KairodeError(f"env must be a JAX environment, such as kairode.make('hiv'), got {type(env).__name__}.")
+    if not isinstance(env, Environment | HostEnvironment):
+        raise KairodeError(f"env must be an environment, such as kairode.make('hiv'), got {type(env).__name__}.")
     if folder == "":
         raise KairodeError("folder must not be empty.")
     preset = dyna_preset(env.task.spec.name, rounds=rounds, seed=seed, env_fields=own_fields(env))
@@ -116,7 +118,7 @@ def train_dyna(
 
 
 def run_rounds(
-    config: DynaConfig, env: Environment, *, folder: Path | None = None, callback: Callback = no_callback
+    config: DynaConfig, env: Environment | HostEnvironment, *, folder: Path | None = None, callback: Callback = no_callback
 ) -> DynaResult:
     """Run all rounds of a config. With a folder, checkpoints are kept there and resumed after the last finished
     round."""
@@ -148,7 +150,7 @@ def run_rounds(
 
 
 def _earlier(
-    config: DynaConfig, env: Environment, folder: Path | None, session: Session
+    config: DynaConfig, env: Environment | HostEnvironment, folder: Path | None, session: Session
 ) -> tuple[DynaState | None, list[dict[str, Any]]]:
     """The last finished round of this run and the figures of all, if there are any."""
     if folder is None or not session.resumable:
@@ -161,7 +163,7 @@ def _earlier(
     return state, list(figures)[: state.number + 1]
 
 
-def read_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:
+def read_state(config: DynaConfig, env: Environment | HostEnvironment, folder: Path) -> DynaState:
     """Load the state in a folder, for this config and system."""
     about = checkpoint.describe(folder)
     data = read(folder / DATA)[: about["episodes"]]
@@ -179,7 +181,7 @@ def read_state(config: DynaConfig, env: Environment, folder: Path) -> DynaState:
 
 
 def dyna_round(
-    config: DynaConfig, env: Environment, before: DynaState | None, number: int, callback: Callback
+    config: DynaConfig, env: Environment | HostEnvironment, before: DynaState | None, number: int, callback: Callback
 ) -> tuple[DynaState, dict[str, Any], str]:
     """Collect (with random actions in round 0), refit, learn, evaluate; also the round's figures, and a sentence."""
     spec, seed = env.task.spec, derive(config.seed, Purpose.DYNA_EPISODES, number)
@@ -245,12 +247,12 @@ def _new_models(config: DynaConfig, data: Trajectory) -> Any:
 
 
 def _agent(
-    config: DynaConfig, env: Environment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
+    config: DynaConfig, env: Environment | HostEnvironment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
 ) -> tuple[TrainState, TrainingBatch]:
     """A model environment along the data, and an agent whose replay buffer contains the real transitions."""
     model_env = make_model_env(
         [one(models, i) for i in range(config.ensemble_size)],
-        env,
+        task_of_system(env, data),
         starts=sample_start_observations(data, derive(config.seed, Purpose.DYNA_STARTS, number)),
         branch=config.rollout_length,
         obs_bounds=jnp.asarray(obs_range(data, config.obs_margin)),

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
-from kairode.agents.evaluate import mean_return, score_many
+from kairode.agents.evaluate import evaluate, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_host import train_agents_on_host
 from kairode.agents.train_loop import STAGE, TrainResult, Validator, train_agents
 from kairode.agents.train_step import TrainingBatch, init_train_state, transitions_from_data, with_transitions
 from kairode.algorithms.fit import digest
+from kairode.algorithms.task import task_of_system
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
@@ -28,6 +30,7 @@ from kairode.envs import make
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
+from kairode.envs.host import HostEnvironment
 from kairode.envs.interval_actions import IntervalActions
 from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError
@@ -39,7 +42,7 @@ from kairode.planning.optimized_schedule import OptimizedSchedule
 from kairode.planning.table_task import warn_of_accrual
 from kairode.seeds import Purpose, derive
 from kairode.training.session import ADDED
-from kairode.trees import alone
+from kairode.trees import alone, one
 
 Models = DynamicsModel | Sequence[DynamicsModel] | None
 System = Environment | HostEnvironment | Task
@@ -136,17 +139,15 @@ def learn_policy(
     task = _check_task(env, data)
     if isinstance(env, HostEnvironment):
         if models is None:
-            settled = dict(data=data, latent_policy=latent_policy, validation_model=validation_model)
-            for name, value in settled.items():
-                if value not in (None, False):
-                    raise KairodeError(f"{name} has no effect on the real system, without a model: leave it out.")
+            if latent_policy:
+                raise KairodeError("latent_policy needs a model.")
             return _learn_on_host(env, config, schedule, seed, accrue, monitor, folder, callback, stage)
         if data is None:
             raise KairodeError(
                 f"imagination in place of '{task.spec.name}' begins where its data do: pass data=.., such as "
                 "kairode.collect(env, episodes=100)."
             )
-        env = task = task_of_system(env, data, models)
+        env = task = task_of_system(env, data)
     if isinstance(env, IntervalActions):
         _check_interval_actions(env, config, timed=accrue or schedule is not None, latent_policy=latent_policy)
     accrue = accrue or isinstance(schedule, OptimizedSchedule)
@@ -155,7 +156,7 @@ def learn_policy(
     settings, timing = config.dqn, as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
-    validation_envs: dict[str, Environment] = {}
+    validation_envs: dict[str, Any] = {}
     if validation_model is not None:
         validation_envs["score"] = _in_models(validation_model, env, **_model_env_options(env, config, data))
     if monitor is not None:
@@ -164,7 +165,10 @@ def learn_policy(
         warn_of_accrual(task)
         place, timing, encoder = accrual_setup(place, timing, encoder, settings.reward_scale)
         longest = timing.longest(task.spec)
-        validation_envs = {name: AccruedRewards.of(other, longest) for name, other in validation_envs.items()}
+        validation_envs = {
+            name: other if isinstance(other, HostEnvironment) else AccruedRewards.of(other, longest)
+            for name, other in validation_envs.items()
+        }
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
     same_actions = not isinstance(env, IntervalActions)
@@ -193,7 +197,7 @@ def learn_policy(
                 "latent_policy": latent_policy,
             },
         },
-        validate=_validator(batch, task.spec, settings, validation_envs, timing) if validation_envs else None,
+        validate=_validator(encoder, task.spec, settings, validation_envs, timing) if validation_envs else None,
         validate_every=config.validate_every,
         folder=folder,
         callback=callback,
@@ -202,6 +206,49 @@ def learn_policy(
     [policy] = training.policies([batch], settings.final_epsilon, settings.reward_scale)
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
     return LearnResult(dataclasses.replace(policy, spec=task.spec, accrues=accrues), training)
+
+
+def _learn_on_host(
+    env: HostEnvironment,
+    config: LearnConfig,
+    schedule: AnySchedule,
+    seed: int,
+    accrue: bool,
+    monitor: Environment | HostEnvironment | None,
+    folder: Path | None,
+    callback: Callback,
+    stage: str,
+) -> LearnResult:
+    """Learn on the real system, simulations on the host."""
+    spec, settings = env.task.spec, config.dqn
+    timing = as_schedule(schedule, spec)
+    if isinstance(timing, OptimizedSchedule):
+        raise KairodeError(
+            f"'{spec.name}' runs on the host, where a policy is learned on its own schedule or a fixed one: learn it in "
+            "models for a schedule that is chosen (kairode.learn(models, env, data=.., schedule=..))."
+        )
+    validate = None
+    if monitor is not None:
+        validate = _validator(IdentityEncoder(), spec, settings, {"real": monitor}, timing)
+    training = train_agents_on_host(
+        env,
+        timing,
+        settings,
+        config.episodes,
+        [seed],
+        accrued=accrue,
+        validate=validate,
+        validate_every=config.validate_every,
+        folder=folder,
+        callback=callback,
+        stage=stage,
+        identity={"config": dataclasses.asdict(config), "schedule": str(schedule), "accrue": accrue}
+        | {"system": spec_identity(spec)},
+    )
+    accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == spec.finest)
+    q = one(training.q, 0)
+    policy = QPolicy(q, IdentityEncoder(), spec, settings.final_epsilon, settings.reward_scale, accrues)
+    return LearnResult(policy, training)
 
 
 def _schedule_identity(schedule: AnySchedule, timing: Schedule) -> str:
@@ -283,18 +330,33 @@ def _model_env_options(env: Environment | Task, config: LearnConfig, data: Traje
     return options
 
 
+REAL_EPISODES = 10
+"""Episodes of a validation on a simulation, which takes longer than a compiled one."""
+
+
 def _validator(
-    batch: TrainingBatch, spec: Spec, settings: DQNConfig, envs: dict[str, Environment], timing: Schedule
+    encoder: ObsEncoder, spec: Spec, settings: DQNConfig, envs: dict[str, Any], timing: Schedule
 ) -> Validator:
     """Mean returns over whole episodes of each environment, by its name in the curve."""
     limit = spec.longest(timing.shortest(spec))
     keys = episode_keys(derive(0, Purpose.VALIDATION), 20)
+    schedule = alone(timing)
 
     def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
-        policies = QPolicy(q, batch.encoder, spec, settings.final_epsilon)
-        return {
-            name: mean_return(env.task, score_many(alone(env), policies, batch.schedule.with_q(q), keys, limit, 1))
-            for name, env in envs.items()
-        }
+        policies = QPolicy(q, alone(encoder), spec, settings.final_epsilon)
+        found = {}
+        for name, env in envs.items():
+            if isinstance(env, HostEnvironment):
+                policy, place = one(policies, 0), timing.with_q(one(q, 0))
+                tested = evaluate(env, policy, episodes=REAL_EPISODES, schedule=place, seed=VALIDATION_SEED)
+                found[name] = np.array([tested.score])
+            else:
+                scores = score_many(alone(env), policies, schedule.with_q(q), keys, limit, 1)
+                found[name] = mean_return(env.task, scores)
+        return found
 
     return validate
+
+
+VALIDATION_SEED = 99
+"""Argument of `evaluate` for a validation on a simulation, whose episodes are not those of tests."""

@@ -197,8 +197,12 @@ class MPCTraining:
             return False
         self.session.restore_about()
         about = self.session.earlier
-        arrays = self.session.restore(self.loop.checkpoint_template(about["decisions"]))
-        self.loop.restore(arrays, about["decisions"], about["epoch"])
+        template = self.loop.checkpoint_template(about["decisions"])
+        arrays = self.session.restore(self.session.with_saved_shapes(template, "vector_env.physics"))
+        if not self.loop.restore(arrays, about["decisions"], about["epoch"]):
+            name = self.loop.spec.name
+            message = f"The simulator of '{name}' cannot be continued: its last episode begins again."
+            self.callback(Progress(f"{self.config.env}, {self.config.model}", message=message))
         self.loop.stage_seconds = about.get("stage_seconds") or about["spent"]  # the name in older checkpoints
         self.episodes, self.fits = [FinishedEpisode(*entry) for entry in about["ended"]], about["fits"]
         return True

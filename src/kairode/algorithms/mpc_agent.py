@@ -21,6 +21,7 @@ from kairode.data.rows import unpack_row
 from kairode.envs.core import Spec, Task
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import Episodes, open_loop
+from kairode.planning.learned_task import LearnedTask
 from kairode.planning.mpc import LearnedDynamics, Planner
 from kairode.trees import choose
 
@@ -61,14 +62,25 @@ def make_policy(
 
 
 def compile_mpc(config: MPCConfig, task: Task, static: Any) -> tuple[Callable[..., Any], ...]:
-    """Compiled calls for all seeds at once: one acts, one stores and updates, one tests the model's rewards."""
+    """Compiled calls for all seeds at once: one acts, one stores and updates, one tests the model's rewards.
+
+    Where rewards are learned, their networks take the place of the task.
+    """
     spec, settings = task.spec, config.agent
 
     def acting(
-        networks: Any, normalizer: Any, params: Any, memory: Any, obs: Any, elapsed: Any, data: Any, k: Any
+        networks: Any,
+        normalizer: Any,
+        params: Any,
+        learned: LearnedTask | None,
+        memory: Any,
+        obs: Any,
+        elapsed: Any,
+        data: Any,
+        k: Any,
     ) -> Any:
         model = None if params is None else eqx.combine(params, static)
-        policy = make_policy(config, task, networks, normalizer, model, explores=True)
+        policy = make_policy(config, learned or task, networks, normalizer, model, explores=True)
         key = jax.random.fold_in(jax.random.wrap_key_data(data), k)
         start_key, act_key = jax.random.split(key)
         fresh = policy.start(key=start_key)
@@ -89,11 +101,13 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> tuple[Callable[..
             return update(learner, key)[0]
         return jax.lax.scan(update, learner, jax.random.split(key, settings.updates))[0]
 
-    def predicting(params: Any, normalizer: ObsNormalizer, episodes: Episodes, data: Any) -> Any:
-        return reward_skill(eqx.combine(params, static), task, normalizer, episodes, jax.random.wrap_key_data(data))
+    def predicting(
+        params: Any, learned: LearnedTask | None, normalizer: ObsNormalizer, episodes: Episodes, data: Any
+    ) -> Any:
+        return reward_skill(eqx.combine(params, static), learned or task, normalizer, episodes, jax.random.wrap_key_data(data))
 
     return (
-        jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, None))),
+        jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, 0, None))),
         jax.jit(jax.vmap(learning, in_axes=(0, 0, 0, 0, None)), donate_argnums=0),
         jax.jit(jax.vmap(predicting)),
     )

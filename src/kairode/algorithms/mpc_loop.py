@@ -19,20 +19,23 @@ from kairode.agents.actor_policy import controls
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_agent import FinishedEpisode, LearnerState, compile_mpc, make_policy
 from kairode.algorithms.mpc_data import split_rows
+from kairode.algorithms.task import fit_learned_task, new_learned_task
 from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
 from kairode.data.replay import add, empty
 from kairode.data.rows import StepRow, pack_row, packed_width, unpack_row
 from kairode.envs.core import Environment
-from kairode.envs.host import HostEnvironment
+from kairode.envs.host import HostEnvironment, SimulatorTask
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.models.zoo import build
+from kairode.planning.learned_task import LearnedTask
 from kairode.seeds import Purpose, derive
+from kairode.training.outcomes import IntervalRows
 from kairode.training.refit import refit
 from kairode.training.step import FitState, init_fit_state
-from kairode.trees import one
+from kairode.trees import one, stack
 
 
 class MPCLoop:
@@ -63,6 +66,10 @@ class MPCLoop:
             models = make(jnp.stack([jax.random.fold_in(jax.random.key(seed), 0) for seed in seeds]))
             self.static = eqx.filter(models, eqx.is_array, inverse=True)
             self.fit_state = init_fit_state(models, config.training, seeds)
+        self.learned: LearnedTask | None = None
+        """Reward and termination of each seed, learned where they are the simulator's own; only planning needs them."""
+        if self.fit_state is not None and isinstance(self.task, SimulatorTask):
+            self.learned = stack([new_learned_task(self.spec, seed) for seed in seeds])
         self.decide, self.learn, self.skill = compile_mpc(config, self.task, self.static)
         self.decisions = 0
         """Decisions per seed."""
@@ -109,7 +116,9 @@ class MPCLoop:
             most = self.config.max_fit_iterations
             found = refit(self.fit_state, self.static, settings, split, self.seeds, number=self.epoch, most=most)
             self.fit_state = found.fit_state
-            skill = self.skill(self.fit_state.params, self.normalizer, split.valid, self.data)
+            if self.learned is not None:
+                self.learned = stack([self._learned_task(seed, mine) for seed, mine in zip(self.seeds, self._rows(), strict=True)])
+            skill = self.skill(self.fit_state.params, self.learned, self.normalizer, split.valid, self.data)
             figures = {
                 "model_error": [error if np.isfinite(error) else None for error in found.error],
                 "reward_skill": [[float(f"{x:.4g}") for x in one] for one in np.asarray(skill, np.float64)],
@@ -131,7 +140,7 @@ class MPCLoop:
         params = None if self.fit_state is None else self.fit_state.params
         networks = self.learner.agent.networks
         now = self.rollout.obs, self.rollout.elapsed, self.data, self.decisions
-        control, self.memory = self.decide(networks, self.normalizer, params, self.memory, *now)
+        control, self.memory = self.decide(networks, self.normalizer, params, self.learned, self.memory, *now)
         if wait:
             jax.block_until_ready(control)
         decided = time.perf_counter()
@@ -166,7 +175,8 @@ class MPCLoop:
         for i in range(len(self.seeds)):
             model = None if self.fit_state is None else eqx.combine(one(self.fit_state.params, i), self.static)
             parts = one(self.learner.agent.networks, i), one(self.normalizer, i)
-            found.append(make_policy(self.config, self.task, *parts, model, explores=False))
+            task = self.task if self.learned is None else one(self.learned, i)
+            found.append(make_policy(self.config, task, *parts, model, explores=False))
         return found
 
     def arrays(self) -> dict[str, Any]:
@@ -183,10 +193,11 @@ class MPCLoop:
             "pending": self.pending,
             "host": {**self.rollout.snapshot(), "seen_obs": self.seen_obs},
             "vector_env": self.rollout.vector_env.snapshot(),
+            **({} if self.learned is None else {"learned": self.learned}),
         }
 
-    def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> None:
-        """Continue from the arrays of a checkpoint."""
+    def restore(self, arrays: dict[str, Any], decisions: int, epoch: int) -> bool:
+        """Continue from the arrays of a checkpoint; False if the simulations cannot, whose episodes begin again."""
         self.decisions, self.epoch = decisions, epoch
         kept: LearnerState = arrays["learner"]
         items = self.learner.replay.items.at[:, : kept.replay.items.shape[1]].set(kept.replay.items)
@@ -195,14 +206,21 @@ class MPCLoop:
         self.pending = np.asarray(arrays["pending"])
         self.rollout.restore(arrays["host"])
         self.seen_obs = np.array(arrays["host"]["seen_obs"])
-        self.rollout.vector_env.restore({name: np.asarray(value) for name, value in arrays["vector_env"].items()})
+        self.learned = arrays.get("learned")
+        state = {name: np.asarray(value) for name, value in arrays["vector_env"].items()}
+        if self.rollout.vector_env.restore(state) is not None:
+            return True
+        self.rollout.episode -= 1
+        self.begin_episodes(np.ones(len(self.seeds), bool))
+        return False
 
     def checkpoint_template(self, decisions: int) -> dict[str, Any]:
         """Arrays with the shapes of `arrays` after this many decisions."""
         self.begin_episodes(np.ones(len(self.seeds), bool))
         params = None if self.fit_state is None else self.fit_state.params
         now = self.rollout.obs, self.rollout.elapsed, self.data, 0
-        shapes = jax.eval_shape(self.decide, self.learner.agent.networks, self.normalizer, params, None, *now)[1]
+        given = self.learner.agent.networks, self.normalizer, params, self.learned, None, *now
+        shapes = jax.eval_shape(self.decide, *given)[1]
         self.memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         self.decisions, self.pending = decisions, np.zeros((len(self.seeds), packed_width(self.spec)), np.float32)
         return self.arrays()
@@ -225,6 +243,14 @@ class MPCLoop:
         if ended:
             self.begin_episodes(step.ended)
         return rows, ended
+
+    def _learned_task(self, seed: int, rows: np.ndarray) -> LearnedTask:
+        """Fit reward and hazard of one seed to its rows; every tenth is for validation."""
+        row = unpack_row(self.spec, rows)
+        columns = (row.seen_obs, row.control, row.next_seen_obs, row.tau, row.reward, row.terminated > 0)
+        held_out = np.arange(len(rows)) % 10 == 4
+        train, valid = (IntervalRows(*(np.asarray(x)[part] for x in columns)) for part in (~held_out, held_out))
+        return fit_learned_task(self.spec, train, valid, seed)
 
     def _update_statistics(self, rows: np.ndarray) -> None:
         seen_obs = jnp.asarray(unpack_row(self.spec, rows).seen_obs)

@@ -43,7 +43,32 @@ def collect(
         schedule: None or "own" for the environment's own, an interval, a list of intervals, or a `Schedule`.
         callback: called with a `kairode.callbacks.Progress` as episodes end.
     """
-    return _collect(env, policy, episodes, seed, schedule, callback, ())[0]
+    return _collect(env, policy, episodes, seed, schedule, callback)[0]
+
+
+def collect_scored(
+    env: HostEnvironment,
+    policy: Policy | Callable[..., Any] | None = None,
+    *,
+    episodes: int,
+    seed: int = 0,
+    schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None = None,
+    accrued: bool = False,
+) -> tuple[Trajectory, Float[np.ndarray, " n"]]:
+    """The episodes of `collect` on the host, and their undiscounted returns, in which rewards are not discounted within
+    intervals either.
+
+    Args:
+        env: as for `collect`.
+        policy: as for `collect`.
+        episodes: as for `collect`.
+        seed: as for `collect`.
+        schedule: as for `collect`.
+        accrued: count a task's rewards on every finest time step; a simulator's own always are.
+    """
+    trajectory, _, totals = _collect(env, policy, episodes, seed, schedule, no_callback, accrued=accrued)
+    assert totals is not None
+    return trajectory, totals
 
 
 def collect_between(
@@ -82,7 +107,7 @@ def collect_between(
                 "fractions of an interval."
             )
         check_course(env)
-    trajectory, between = _collect(env, policy, episodes, seed, schedule, callback, chosen)
+    trajectory, between, _ = _collect(env, policy, episodes, seed, schedule, callback, chosen)
     assert between is not None
     if not np.isfinite(between[trajectory.mask]).all():
         raise KairodeError(f"'{trajectory.spec.name}' returned a value between decisions that is not finite.")
@@ -96,8 +121,9 @@ def _collect(
     seed: int,
     schedule: Schedule | float | Sequence[Any] | np.ndarray | str | None,
     callback: Callback,
-    fractions: tuple[float, ...],
-) -> tuple[Trajectory, np.ndarray | None]:
+    fractions: tuple[float, ...] = (),
+    accrued: bool = False,
+) -> tuple[Trajectory, np.ndarray | None, np.ndarray | None]:
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"{env!r} is not an environment: create one, e.g. with kairode.make('hiv').")
     if not (isinstance(episodes, int | np.integer) and episodes >= 1):
@@ -111,9 +137,10 @@ def _collect(
     chooser = timing.track(chooser)
     advance = counter("collecting episodes", episodes, callback)
     between: np.ndarray | None = None
+    totals: np.ndarray | None = None
     try:
         if isinstance(env, HostEnvironment):
-            trajectory = collect_host(env, chooser, timing, episodes, seed, advance)
+            trajectory, totals = collect_host(env, chooser, timing, episodes, seed, advance, accrued)
         else:
             trajectory, between = _collect_jax(env, chooser, timing, episodes, seed, advance, fractions)
     except jax.errors.JAXTypeError as error:
@@ -122,7 +149,7 @@ def _collect(
             "instead of NumPy."
         ) from error
     _check(trajectory, own=isinstance(timing, Own))
-    return trajectory, between
+    return trajectory, between, totals
 
 
 def _collect_jax(
@@ -191,6 +218,8 @@ def _check(trajectory: Trajectory, own: bool) -> None:
     else:
         wrong = ~np.all(spec.actions.contain(actions), axis=-1)
     tau, (low, high) = trajectory.interval, (spec.intervals.low, spec.intervals.high)
+    # A simulator ends an interval with the episode.
+    cut = np.arange(tau.shape[1]) == np.asarray(trajectory.length)[:, None] - 1
     for bad, what in (
         (wrong, f"the policy chose an action outside those of '{spec.name}'"),
         (
@@ -198,7 +227,7 @@ def _check(trajectory: Trajectory, own: bool) -> None:
             f"the schedule of '{spec.name}' returned an interval that is not positive and finite",
         ),
         (
-            own & ((tau < low - 1e-5 * high) | (tau > high * (1 + 1e-5))),
+            own & (((tau < low - 1e-5 * high) & ~cut) | (tau > high * (1 + 1e-5))),
             f"the own schedule of '{spec.name}' returned an interval outside its range, {low:g} to {high:g} (intervals "
             "of its Spec)",
         ),

@@ -27,17 +27,24 @@ KeyData = UInt32[Array, "2"]
 
 
 def collect_host(
-    env: HostEnvironment, policy: Policy, schedule: Schedule, episodes: int, seed: int, advance: Callable[[int], None]
-) -> Trajectory:
+    env: HostEnvironment,
+    policy: Policy,
+    schedule: Schedule,
+    episodes: int,
+    seed: int,
+    advance: Callable[[int], None],
+    accrued: bool = False,
+) -> tuple[Trajectory, np.ndarray]:
     """Collect episodes; an instance whose episode ends continues with the next one not yet started.
 
-    `advance` is called with the number of episodes that just ended.
+    `advance` is called with the number of episodes that just ended. With `accrued`, a task's rewards are counted on
+    every finest time step. Also returns the undiscounted return of each episode, without discount within intervals.
     """
     log = Log(env.task.spec, episodes, schedule)
     size = math.ceil(episodes / math.ceil(episodes / INSTANCES))
     actor = Actor(policy, env.task.spec, seed, episodes)
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
-    vector_env = HostVectorEnv(env, size, schedule)
+    vector_env = HostVectorEnv(env, size, schedule, accrued=accrued)
     rollout = HostRollout(vector_env)
     episode, busy = np.zeros(size, np.int64), np.ones(size, bool)  # per instance; idle once all episodes are started
     waiting = iter(range(episodes))
@@ -63,7 +70,7 @@ def collect_host(
                 start(ended)
     finally:
         vector_env.close()
-    return log.trajectory()
+    return log.trajectory(), log.total
 
 
 class Log:
@@ -81,6 +88,7 @@ class Log:
         self.interval, self.reward = np.zeros((2, episodes, limit), np.float32)
         self.length = np.zeros(episodes, np.int32)
         self.terminated, self.truncated = np.zeros((2, episodes), bool)
+        self.total = np.zeros(episodes)
 
     def record(self, instances: np.ndarray, episode: np.ndarray, actions: np.ndarray, step: Step) -> None:
         k = self.length[episode]
@@ -88,6 +96,7 @@ class Log:
         self.interval[episode, k], self.reward[episode, k] = step.tau[instances], step.reward[instances]
         self.terminated[episode], self.truncated[episode] = step.terminated[instances], step.truncated[instances]
         self.length[episode] += 1
+        self.total[episode] += (step.reward if step.total is None else step.total)[instances]
 
     def trajectory(self) -> Trajectory:
         longest = int(self.length.max())

@@ -24,7 +24,7 @@ class HostRollout:
         self.episode = np.zeros(size, np.int64)
         """Episodes started in each instance."""
         self.earned = np.zeros(size)
-        """Sum of the rewards of the episode so far."""
+        """Sum of the rewards of the episode so far, without discount within intervals."""
         self.length = np.zeros(size, np.int64)
         """Decisions taken in it."""
 
@@ -40,7 +40,7 @@ class HostRollout:
     def step(self, actions: np.ndarray, taus: np.ndarray | None = None) -> Step:
         step = self.vector_env.step(actions, taus)
         self.obs, self.elapsed = step.obs, step.tau.astype(np.float32)
-        self.earned += step.reward
+        self.earned += step.reward if step.total is None else step.total
         self.length += 1
         return step
 

@@ -229,6 +229,8 @@ class Task(eqx.Module):
     """What a planner may know: sizes, and reward and termination as pure functions of observations."""
 
     spec: eqx.AbstractVar[Spec]
+    batched: ClassVar[bool] = False
+    """Whether its methods also take NumPy arrays with leading axes of instances: plain operators, no `jax.numpy`."""
 
     @abc.abstractmethod
     def reward(self, obs: Obs, action: Action, next_obs: Obs, tau: Tau) -> Float[Array, ""]:

@@ -32,6 +32,7 @@ from kairode.envs.core import (
     Task,
     Tau,
     Variable,
+    is_truncated,
 )
 from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import check_intervals
@@ -133,7 +134,8 @@ class IntervalActions(Environment):
     """Subtracted from the reward at each decision."""
     max_decisions: int | None = eqx.field(static=True)
     """Bound of the decisions in an episode; None for none. An interval is lengthened where the decisions left could not
-    reach the horizon otherwise, and the fractions of decisions left and of time passed are observed."""
+    reach the horizon otherwise, and the fractions of decisions left and of time passed are observed. The episode
+    terminates at the horizon: nothing is earned after it."""
 
     def __init__(
         self,
@@ -196,7 +198,14 @@ class IntervalActions(Environment):
         return _counted(along, jnp.full(taus.shape, state.inner.count + 1))
 
     def halted(self, state: AccruedState) -> Any:
-        return self.env.halted(state.inner.inner)
+        """With a bound, the episode terminates at its end rather than being truncated: decisions and time left are
+        observed, so that there is no value after it."""
+        found = self.env.halted(state.inner.inner)
+        if self.max_decisions is None:
+            return found
+        spec = self.env.task.spec
+        over = is_truncated(dataclasses.replace(spec, max_decisions=self.max_decisions), state.time, state.inner.count)
+        return over if found is None else over | found
 
     def earned(self, moment: Moment, action: Action, state: AccruedState, obs: Obs, tau: Tau) -> Float[Array, ""]:
         return state.earned

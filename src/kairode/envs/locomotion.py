@@ -10,7 +10,7 @@ import functools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -82,6 +82,7 @@ class LocomotionTask(Task):
     for JAX in planners.
     """
 
+    batched: ClassVar[bool] = True
     spec: Spec = eqx.field(static=True)
     robot: Robot = eqx.field(static=True)
     time_scale: float

@@ -25,6 +25,8 @@ class Step(NamedTuple):
     tau: np.ndarray
     """Float64 with the shortest decimal, like the time."""
     time: np.ndarray
+    total: np.ndarray | None = None
+    """The reward without discount within the interval, where it differs from `reward`."""
 
     @property
     def ended(self) -> np.ndarray:
@@ -71,8 +73,8 @@ class VectorEnv(abc.ABC):
         """The state of every instance as arrays, for `restore`."""
 
     @abc.abstractmethod
-    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Continue from a snapshot; returns the observations."""
+    def restore(self, state: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Continue from a snapshot; returns the observations, None if it cannot continue."""
 
     @abc.abstractmethod
     def close(self) -> None:

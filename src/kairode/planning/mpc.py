@@ -143,10 +143,14 @@ def advance_candidates(
     origin = normalizer.origin(here.seen_obs.T).T
     reward = jax.vmap(task.reward, in_axes=(-1, -1, -1, 0))(origin, control, seen_obs, tau)
     ended = jax.vmap(task.terminal, in_axes=-1)(seen_obs)
+    discount = here.discount * spec.discount ** (tau / spec.tick)
+    if type(task).end_probability is not Task.end_probability:  # weighs what follows by the chance to get there
+        chance = jax.vmap(task.end_probability, in_axes=(-1, -1, -1, 0))(origin, control, seen_obs, tau)
+        discount = discount if chance is None else discount * (1.0 - chance)
     return SequenceState(
         belief,
         seen_obs,
-        here.discount * spec.discount ** (tau / spec.tick),
+        discount,
         here.alive & ~ended,
         here.earned + jnp.where(here.alive, here.discount * reward, 0.0),
     )

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from kairode.data.trajectory import Trajectory, carried_forward
+from kairode.envs.core import Spec
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel, Scale
 from kairode.models.outcomes import OutcomeModel
@@ -79,34 +80,50 @@ def fit_outcomes(
 
     `rewards` says whether rewards are learned; terminations are where an episode of the training data terminated.
     """
-    scale, mean, std = Scale.of(train.obs), float(train.reward.mean()), float(train.reward.std())
-    new = partial(
-        OutcomeModel.new,
-        data.spec,
-        scale,
-        (mean, std or 1.0) if rewards else None,
-        bool(train.ended.any()),
-        HIDDEN,
-    )
+    mean, std = float(train.reward.mean()), float(train.reward.std())
+    known = (mean, std or 1.0) if rewards else None
+    models = new_outcomes(data.spec, Scale.of(train.obs), known, bool(train.ended.any()), seeds)
+    return advance_outcomes(models, train, valid, seeds, iterations)
+
+
+def new_outcomes(
+    spec: Spec, scale: Scale, rewards: tuple[float, float] | None, hazard: bool, seeds: Sequence[int]
+) -> OutcomeModel:
+    """Random networks, one member per seed, stacked; `rewards` are the mean and standard deviation of those to
+    learn."""
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    models = eqx.filter_vmap(lambda key: new(key=key))(keys)
+    return eqx.filter_vmap(lambda key: OutcomeModel.new(spec, scale, rewards, hazard, HIDDEN, key=key))(keys)
+
+
+def advance_outcomes(
+    models: OutcomeModel, train: IntervalRows, valid: IntervalRows, seeds: Sequence[int], iterations: int
+) -> OutcomeModel:
+    """Fit the members; each is the one with the lowest validation loss."""
     params, static = eqx.partition(models, eqx.is_array)
     state = jax.vmap(optax.adam(LEARNING_RATE).init)(params)
-    on_device = tuple(jax.tree.map(jnp.asarray, part) for part in (train, valid))
+    count = len(train.tau)
+    on_device = tuple(jax.tree.map(jnp.asarray, _padded(part)) for part in (train, valid))
     best, best_error = params, jnp.full(len(seeds), jnp.inf)
     random = [np.random.default_rng([seed, 1]) for seed in seeds]
     for _ in range(max(1, iterations // CHUNK)):
-        batches = np.stack([draw.integers(0, len(train.tau), (CHUNK, BATCH)) for draw in random])
+        batches = np.stack([draw.integers(0, count, (CHUNK, BATCH)) for draw in random])
         params, state, error = _advance(params, state, static, *on_device, jnp.asarray(batches))
         better = error < best_error
         best = jax.vmap(choose)(better, params, best)
         best_error = jnp.where(better, error, best_error)
     if not np.isfinite(best_error).all():
         raise KairodeError(
-            f"the rewards of '{data.spec.name}' cannot be learned: the loss on held-out episodes is not finite. Are "
+            f"the rewards of '{models.spec.name}' cannot be learned: the loss on held-out episodes is not finite. Are "
             "there values of a size that dominates all others?"
         )
     return eqx.combine(best, static)
+
+
+def _padded(rows: IntervalRows) -> IntervalRows:
+    """Repeated to a power of two, so that more data need no new compilation."""
+    count = len(rows.tau)
+    index = np.arange(1 << max(count - 1, 1).bit_length()) % count
+    return IntervalRows(*(np.asarray(x)[index] for x in rows))
 
 
 @partial(jax.jit, static_argnames="static")

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
+import numpy as np
+
 from kairode._lock import locked
 from kairode._signals import saving
 from kairode.config.models import EARLIER
@@ -71,6 +74,18 @@ class Session:
             return like
         self.restore_about()
         return checkpoint.load(self.folder, like)
+
+    def with_saved_shapes(self, like: T, *names: str) -> T:
+        """`like` with the shapes that these of its arrays have in the checkpoint, whatever they are."""
+
+        def shaped(path: Any, x: Any) -> Any:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            if name not in names or name not in self.earlier["arrays"]:
+                return x
+            kind, shape = self.earlier["arrays"][name]
+            return np.zeros(shape, kind)
+
+        return jax.tree_util.tree_map_with_path(shaped, like)
 
     def restore_about(self) -> None:
         """Load the checkpoint's metadata; raises if it belongs to another computation."""
