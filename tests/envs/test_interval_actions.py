@@ -142,8 +142,8 @@ def test_a_bound_on_the_decisions_reaches_the_horizon() -> None:
     np.testing.assert_array_equal(found.interval[0], [1, 3, 4, 4, 4, 4])
     np.testing.assert_allclose(found.observation[0, :, 1], 1 - np.arange(7) / 6, atol=1e-6)
     np.testing.assert_allclose(found.observation[0, :, 2], np.array([0, 1, 4, 8, 12, 16, 20]) / 20, atol=1e-6)
-    assert found.truncated.all()
-    assert not found.terminated.any()
+    assert found.terminated.all()  # no value after it
+    assert not found.truncated.any()
     long = collect(place, lambda obs, key: jnp.array(2), episodes=1)
     np.testing.assert_array_equal(long.interval[0], [4] * 5)
     assert kairode.evaluate(place, lambda obs, key: jnp.array(2), episodes=1, accrue=True).decisions == 5
