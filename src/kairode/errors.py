@@ -20,13 +20,13 @@ class Stopped(KairodeError):
     """Interrupted with everything saved. The command prints how to resume and exits with code 130."""
 
 
-def unknown(kind: str, given: str, known: Iterable[str], where: str = "") -> KairodeError:
-    """The error for an unknown name, with the nearest known one suggested."""
+def unknown(kind: str, given: str, known: Iterable[str], where: str = "", more: str = "") -> KairodeError:
+    """The error for an unknown name, with the nearest known one suggested; `more` is a sentence at its end."""
     known = list(known)
     plain = re.sub(r"^.*/|-v\d+$", "", given.lower())  # of a Gymnasium id too
     hint = did_you_mean(plain, known)
     place = f" {where}" if where else ""
-    return KairodeError(f"unknown {kind} '{given}'{place}.{hint} Known: {', '.join(known)}.")
+    return KairodeError(f"unknown {kind} '{given}'{place}.{hint} Known: {', '.join(known)}.{more and ' ' + more}")
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -95,7 +95,7 @@ def unpack(content: bytes) -> Any:
 
 def _plain(value: Any) -> Any:
     """As types of MessagePack: what is none of them is a dictionary of one entry, its kind."""
-    if value is None or isinstance(value, bool | float | str) and not isinstance(value, np.generic):
+    if value is None or (isinstance(value, bool | float | str) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)

@@ -148,7 +148,9 @@ def train_agents_on_host(
 def _begin(rollout: HostRollout, seeds: Sequence[int], which: np.ndarray) -> None:
     """Start episodes where marked; their random numbers depend only on seed and episode."""
     instances = np.flatnonzero(which)
-    rollout.start(instances, [derive(seeds[i], Purpose.HOST_EPISODE, int(rollout.episode[i])) for i in instances])
+    rollout.start(
+        instances, [derive(seeds[i], Purpose.HOST_EPISODE, int(rollout.episode[i])) for i in instances.tolist()]
+    )
 
 
 def _begin_again(
@@ -165,9 +167,7 @@ def _new_episode(obs: Array) -> EpisodeState:
     return EpisodeState(Moment((), obs, zero, zero, zero.astype(jnp.int32)), (), obs, zero, zero)
 
 
-def _initial_state(
-    settings: DQNConfig, episodes: int, spec: Spec, seeds: Sequence[int], obs: np.ndarray
-) -> TrainState:
+def _initial_state(settings: DQNConfig, episodes: int, spec: Spec, seeds: Sequence[int], obs: np.ndarray) -> TrainState:
     assert isinstance(spec.actions, Discrete)
     count, actions = len(seeds), spec.actions.n
     keys = jax.vmap(jax.random.split)(jnp.stack([jax.random.key(seed) for seed in seeds]))
@@ -192,9 +192,18 @@ def _step(rollout: HostRollout, seeds: Sequence[int], actions: np.ndarray) -> tu
     if step.ended.any():
         _begin(rollout, seeds, step.ended)
     total = step.reward if step.total is None else step.total
-    parts = (step.obs, rollout.obs, step.reward, total, before, step.tau)
-    floats = [np.asarray(x, np.float32) for x in parts]
-    return HostStep(np.asarray(actions, np.int32), *floats, step.terminated, step.truncated), step
+    seen = HostStep(
+        action=np.asarray(actions, np.int32),
+        next_obs=step.obs,
+        start_obs=rollout.obs,
+        reward=step.reward,
+        total=np.asarray(total, np.float32),
+        time=before.astype(np.float32),
+        tau=step.tau.astype(np.float32),
+        terminated=step.terminated,
+        truncated=step.truncated,
+    )
+    return seen, step
 
 
 @eqx.filter_jit

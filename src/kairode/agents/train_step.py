@@ -5,6 +5,7 @@ structure (the kind of model). Environments are stepped under one `vmap` per bat
 one.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -304,3 +305,34 @@ def transitions_from_data(
         discount=rows(discount),
         next_features=rows(seen[:, 1:]),
     )
+
+
+VALUE = 10.0
+"""Size of values that the scale of rewards aims at."""
+
+
+def with_reward_scale(settings: DQNConfig, data: Trajectory | None) -> DQNConfig:
+    """The settings with a scale of the rewards that makes values about 10 in size, if the data are to give it.
+
+    The size of values is that of the mean reward times the decisions that count: those of an episode, or fewer where
+    the discount ends before it.
+    """
+    if not settings.scale_rewards:
+        return settings
+    plain = dataclasses.replace(settings, scale_rewards=False)
+    if data is None:
+        return plain
+    mask = data.mask
+    size = float(np.abs(np.asarray(data.reward, np.float64)[mask]).mean())
+    gamma = data.spec.discount ** (float(np.asarray(data.interval, np.float64)[mask].mean()) / data.spec.tick)
+    count = float(np.asarray(data.length).max())
+    ahead = min(count, 1 / (1 - gamma)) if gamma < 1 else count
+    factor = float(f"{VALUE / (size * ahead):.3g}") if size > 0 else 1.0
+    return dataclasses.replace(plain, reward_scale=factor * settings.reward_scale)
+
+
+def obs_scale(data: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the observations at decisions; 1 for those that do not change."""
+    seen = np.asarray(carried_forward(data).observation, np.float64)[:, :-1][data.mask]
+    mean, std = seen.mean(0), seen.std(0)
+    return mean, np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-3), std, 1.0)

@@ -6,6 +6,7 @@ buffer (Sutton 1991).
 """
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +17,22 @@ import numpy as np
 
 from kairode._xla import free_programs, jit_once
 from kairode.agents.dqn import init_learner, store_transitions
-from kairode.agents.encoder import IdentityEncoder
+from kairode.agents.encoder import IdentityEncoder, ObsEncoder, StandardizedEncoder
 from kairode.agents.evaluate import evaluate
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_loop import train_agents
-from kairode.agents.train_step import TrainingBatch, TrainState, init_train_state, transitions_from_data
+from kairode.agents.train_step import (
+    TrainingBatch,
+    TrainState,
+    init_train_state,
+    obs_scale,
+    transitions_from_data,
+    with_reward_scale,
+)
 from kairode.algorithms.fit import new_models
-from kairode.algorithms.task import task_of_system
 from kairode.callbacks import Callback, Progress, no_callback
+from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import DynaConfig
 from kairode.config.keywords import field_names, with_options
 from kairode.config.presets import dyna_preset, fit_preset
@@ -39,6 +47,7 @@ from kairode.envs.zoo import own_fields
 from kairode.errors import KairodeError, Stopped
 from kairode.files import load_json
 from kairode.models.dynamics import DynamicsModel
+from kairode.planning.learned_task import task_of_system
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
 from kairode.seeds import Purpose, derive, derive_many
 from kairode.training import checkpoint
@@ -118,7 +127,11 @@ def train_dyna(
 
 
 def run_rounds(
-    config: DynaConfig, env: Environment | HostEnvironment, *, folder: Path | None = None, callback: Callback = no_callback
+    config: DynaConfig,
+    env: Environment | HostEnvironment,
+    *,
+    folder: Path | None = None,
+    callback: Callback = no_callback,
 ) -> DynaResult:
     """Run all rounds of a config. With a folder, checkpoints are kept there and resumed after the last finished
     round."""
@@ -144,7 +157,8 @@ def run_rounds(
             if session.interrupted() and number < config.rounds:
                 raise session.stop(f"after round {number}")
     assert state is not None
-    policy = QPolicy(state.network, IdentityEncoder(), env.task.spec, config.dqn.final_epsilon, config.dqn.reward_scale)
+    dqn = settled(config, state.data)
+    policy = QPolicy(state.network, IdentityEncoder(), env.task.spec, dqn.epsilon_at_test, dqn.reward_scale)
     intervals = compare_intervals(state.members[0], state.data)
     return DynaResult(policy, state.members, state.data, figures, state, intervals, session.seconds)
 
@@ -186,19 +200,22 @@ def dyna_round(
     """Collect (with random actions in round 0), refit, learn, evaluate; also the round's figures, and a sentence."""
     spec, seed = env.task.spec, derive(config.seed, Purpose.DYNA_EPISODES, number)
     if before is None:
-        new = data = collect(env, episodes=config.initial_episodes, seed=seed, callback=callback)
+        sizes = config.initial_episodes, config.initial_decisions
+        new = data = collect_enough(env, None, *sizes, seed, callback)
     else:
         policy = QPolicy(before.network, IdentityEncoder(), spec, config.exploration)
-        new = collect(env, policy, episodes=config.episodes_per_round, seed=seed, callback=callback)
+        new = collect_enough(env, policy, config.episodes_per_round, config.decisions_per_round, seed, callback)
         data = join([before.data, new])
     models, error = refit_ensemble(config, data, None if before is None else before.models, number, callback)
-    train_state, batch = _agent(config, env, data, models, None if before is None else before.network, number)
-    episodes = config.imagined_episodes
-    training = train_agents(
-        [batch], config.dqn, episodes, [0], initial_state=train_state, callback=callback, stage=STAGE
+    dqn = settled(config, data)
+    scale = _obs_scale(config, data)
+    train_state, batch = _agent(
+        config, dqn, env, data, scale, models, None if before is None else before.network, number
     )
-    network = one(training.last, 0)
-    policy = QPolicy(network, IdentityEncoder(), spec, config.dqn.final_epsilon)
+    episodes = config.imagined_episodes
+    training = train_agents([batch], dqn, episodes, [0], initial_state=train_state, callback=callback, stage=STAGE)
+    network = one(training.last, 0).on_inputs(*scale) if config.standardize else one(training.last, 0)
+    policy = QPolicy(network, IdentityEncoder(), spec, dqn.epsilon_at_test)
     callback(Progress("evaluating on 20 episodes"))
     evaluation = evaluate(env, policy, episodes=20, seed=seed)
     returns = new.discounted if spec.discounted_objective else new.undiscounted
@@ -231,7 +248,7 @@ def refit_ensemble(
     size = config.ensemble_size
     seeds = derive_many(config.seed, Purpose.DYNA_MODEL, size, first=size * number)
     if models is None:
-        models = _new_models(config, data)
+        models = _new_models(config, data[: config.initial_episodes])
     validation = np.arange(len(data)) % 10 == 9
     fitted = train(models, settings, data[~validation], data[validation], seeds=seeds, callback=callback)
     return stack(fitted.models), float(np.mean(fitted.validation))
@@ -246,8 +263,46 @@ def _new_models(config: DynaConfig, data: Trajectory) -> Any:
     return new_models(dataclasses.replace(fit, sizes=sizes), data)
 
 
+def settled(config: DynaConfig, data: Trajectory) -> DQNConfig:
+    """Settings of the agent, with the scale of the rewards if the data are to give it."""
+    return with_reward_scale(config.dqn, data[: config.initial_episodes])
+
+
+def collect_enough(
+    env: Environment | HostEnvironment,
+    policy: QPolicy | None,
+    episodes: int,
+    decisions: int,
+    seed: int,
+    callback: Callback = no_callback,
+    schedule: Any = None,
+) -> Trajectory:
+    """So many episodes, and more until they have so many decisions."""
+    found = collect(env, policy, episodes=episodes, seed=seed, schedule=schedule, callback=callback)
+    while found.decisions < decisions:
+        missing = decisions - found.decisions
+        count = math.ceil(missing * len(found) / found.decisions)
+        # An episode depends on the seed and its number alone: those of another stream are new.
+        other = int(np.random.SeedSequence([seed, len(found)]).generate_state(1)[0])
+        found = join([found, collect(env, policy, episodes=count, seed=other, schedule=schedule, callback=callback)])
+    return found
+
+
+def _obs_scale(config: DynaConfig, data: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the observations; 0 and 1 where the networks see them as they are."""
+    size = len(data.spec.observations)
+    return obs_scale(data) if config.standardize else (np.zeros(size), np.ones(size))
+
+
 def _agent(
-    config: DynaConfig, env: Environment | HostEnvironment, data: Trajectory, models: Any, network: ReLUNetwork | None, number: int
+    config: DynaConfig,
+    dqn: DQNConfig,
+    env: Environment | HostEnvironment,
+    data: Trajectory,
+    scale: tuple[np.ndarray, np.ndarray],
+    models: Any,
+    network: ReLUNetwork | None,
+    number: int,
 ) -> tuple[TrainState, TrainingBatch]:
     """A model environment along the data, and an agent whose replay buffer contains the real transitions."""
     model_env = make_model_env(
@@ -259,17 +314,24 @@ def _agent(
         resample_member=True,
         sample_intervals=config.sample_intervals,
     )
-    batch = TrainingBatch(alone(model_env), Own(), IdentityEncoder(), 1)
+    mean, std = (jnp.asarray(x, jnp.float32) for x in scale)
+    encoder: ObsEncoder = StandardizedEncoder(mean, std) if config.standardize else IdentityEncoder()
+    batch = TrainingBatch(alone(model_env), Own(), alone(encoder), 1)
     agent_seed = derive(config.seed, Purpose.DYNA_AGENT, number)
-    train_state = init_train_state([batch], config.dqn, config.imagined_episodes, [agent_seed])
+    train_state = init_train_state([batch], dqn, config.imagined_episodes, [agent_seed])
     spec = env.task.spec
     key = jax.random.key(derive(config.seed, Purpose.DYNA_NETWORK))
-    learner = _new_learner(len(spec.observations), spec.actions.n, config.dqn, key=key)
+    learner = _new_learner(len(spec.observations), spec.actions.n, dqn, key=key)
     if network is not None:
+        if config.standardize:  # the same function of standardised observations
+            network = network.on_inputs(-scale[0] / scale[1], 1 / scale[1])
         learner = dataclasses.replace(learner, q=network, target=network)
-    learner = store_transitions(learner, transitions_from_data(config.dqn, data, spec))
+    real = transitions_from_data(dqn, data, spec)
+    if config.standardize:
+        real = real._replace(features=(real.features - mean) / std, next_features=(real.next_features - mean) / std)
+    learner = store_transitions(learner, real)
     # Exploration restarts only in the first round.
-    explored = jnp.full(1, round(config.dqn.epsilon_decay * 10) if number else 0, jnp.int32)
+    explored = jnp.full(1, round(dqn.epsilon_decay * 10) if number else 0, jnp.int32)
     return dataclasses.replace(train_state, learner=alone(learner), decisions=explored), batch
 
 

@@ -9,15 +9,21 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder
+from kairode.agents.encoder import IdentityEncoder, LatentEncoder, ObsEncoder, StandardizedEncoder
 from kairode.agents.evaluate import evaluate, mean_return, score_many
 from kairode.agents.network import ReLUNetwork
 from kairode.agents.q_policy import QPolicy
 from kairode.agents.train_host import train_agents_on_host
 from kairode.agents.train_loop import STAGE, TrainResult, Validator, train_agents
-from kairode.agents.train_step import TrainingBatch, init_train_state, transitions_from_data, with_transitions
+from kairode.agents.train_step import (
+    TrainingBatch,
+    init_train_state,
+    obs_scale,
+    transitions_from_data,
+    with_reward_scale,
+    with_transitions,
+)
 from kairode.algorithms.fit import digest
-from kairode.algorithms.task import task_of_system
 from kairode.callbacks import Callback, no_callback
 from kairode.config.agents import DQNConfig
 from kairode.config.algorithms import LearnConfig
@@ -36,6 +42,7 @@ from kairode.envs.schedule import Fixed, Own, Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.interpolate import interpolated
+from kairode.planning.learned_task import task_of_system
 from kairode.planning.model_env import make_model_env, obs_range, sample_start_observations
 from kairode.planning.optimize_schedule import accrual_setup
 from kairode.planning.optimized_schedule import OptimizedSchedule
@@ -153,7 +160,7 @@ def learn_policy(
     accrue = accrue or isinstance(schedule, OptimizedSchedule)
     if accrue and isinstance(env, Environment):
         check_course(env)
-    settings, timing = config.dqn, as_schedule(schedule, task.spec)
+    settings, timing = with_reward_scale(config.dqn, data), as_schedule(schedule, task.spec)
     members = [models] if isinstance(models, DynamicsModel) else list(models or ())
     place, encoder = _training_env(None if models is None else members, env, config, data, latent_policy)
     validation_envs: dict[str, Any] = {}
@@ -169,6 +176,10 @@ def learn_policy(
             name: other if isinstance(other, HostEnvironment) else AccruedRewards.of(other, longest)
             for name, other in validation_envs.items()
         }
+    scale: tuple[np.ndarray, np.ndarray] | None = None
+    if config.standardize and data is not None and not latent_policy and not isinstance(timing, OptimizedSchedule):
+        scale = obs_scale(data)
+        encoder = StandardizedEncoder(*(jnp.asarray(x, jnp.float32) for x in scale))
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
     same_actions = not isinstance(env, IntervalActions)
@@ -177,6 +188,9 @@ def learn_policy(
         seen = interpolated(members[0], task, data) if accrue else data
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
+        if scale is not None:
+            before, after = ((x - scale[0]) / scale[1] for x in (real.features, real.next_features))
+            real = real._replace(features=before.astype(jnp.float32), next_features=after.astype(jnp.float32))
         initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
     training = train_agents(
         [batch],
@@ -197,13 +211,15 @@ def learn_policy(
                 "latent_policy": latent_policy,
             },
         },
-        validate=_validator(encoder, task.spec, settings, validation_envs, timing) if validation_envs else None,
+        validate=_validator(encoder, task.spec, settings, validation_envs, timing, accrue) if validation_envs else None,
         validate_every=config.validate_every,
         folder=folder,
         callback=callback,
         stage=stage,
     )
-    [policy] = training.policies([batch], settings.final_epsilon, settings.reward_scale)
+    [policy] = training.policies([batch], settings.epsilon_at_test, settings.reward_scale)
+    if scale is not None:
+        policy = dataclasses.replace(policy, q=policy.q.on_inputs(*scale), encoder=IdentityEncoder())
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
     return LearnResult(dataclasses.replace(policy, spec=task.spec, accrues=accrues), training)
 
@@ -220,16 +236,16 @@ def _learn_on_host(
     stage: str,
 ) -> LearnResult:
     """Learn on the real system, simulations on the host."""
-    spec, settings = env.task.spec, config.dqn
+    spec, settings = env.task.spec, with_reward_scale(config.dqn, None)
     timing = as_schedule(schedule, spec)
     if isinstance(timing, OptimizedSchedule):
         raise KairodeError(
-            f"'{spec.name}' runs on the host, where a policy is learned on its own schedule or a fixed one: learn it in "
-            "models for a schedule that is chosen (kairode.learn(models, env, data=.., schedule=..))."
+            f"'{spec.name}' runs on the host, where a policy is learned on its own schedule or a fixed one: learn it "
+            "in models for a schedule that is chosen (kairode.learn(models, env, data=.., schedule=..))."
         )
     validate = None
     if monitor is not None:
-        validate = _validator(IdentityEncoder(), spec, settings, {"real": monitor}, timing)
+        validate = _validator(IdentityEncoder(), spec, settings, {"real": monitor}, timing, accrue)
     training = train_agents_on_host(
         env,
         timing,
@@ -247,7 +263,7 @@ def _learn_on_host(
     )
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == spec.finest)
     q = one(training.q, 0)
-    policy = QPolicy(q, IdentityEncoder(), spec, settings.final_epsilon, settings.reward_scale, accrues)
+    policy = QPolicy(q, IdentityEncoder(), spec, settings.epsilon_at_test, settings.reward_scale, accrues)
     return LearnResult(policy, training)
 
 
@@ -335,7 +351,7 @@ REAL_EPISODES = 10
 
 
 def _validator(
-    encoder: ObsEncoder, spec: Spec, settings: DQNConfig, envs: dict[str, Any], timing: Schedule
+    encoder: ObsEncoder, spec: Spec, settings: DQNConfig, envs: dict[str, Any], timing: Schedule, accrue: bool = False
 ) -> Validator:
     """Mean returns over whole episodes of each environment, by its name in the curve."""
     limit = spec.longest(timing.shortest(spec))
@@ -343,12 +359,14 @@ def _validator(
     schedule = alone(timing)
 
     def validate(q: ReLUNetwork) -> dict[str, np.ndarray]:
-        policies = QPolicy(q, alone(encoder), spec, settings.final_epsilon)
+        policies = QPolicy(q, alone(encoder), spec, settings.epsilon_at_test)
         found = {}
         for name, env in envs.items():
             if isinstance(env, HostEnvironment):
                 policy, place = one(policies, 0), timing.with_q(one(q, 0))
-                tested = evaluate(env, policy, episodes=REAL_EPISODES, schedule=place, seed=VALIDATION_SEED)
+                tested = evaluate(
+                    env, policy, episodes=REAL_EPISODES, schedule=place, accrue=accrue, seed=VALIDATION_SEED
+                )
                 found[name] = np.array([tested.score])
             else:
                 scores = score_many(alone(env), policies, schedule.with_q(q), keys, limit, 1)

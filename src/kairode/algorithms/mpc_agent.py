@@ -104,7 +104,9 @@ def compile_mpc(config: MPCConfig, task: Task, static: Any) -> tuple[Callable[..
     def predicting(
         params: Any, learned: LearnedTask | None, normalizer: ObsNormalizer, episodes: Episodes, data: Any
     ) -> Any:
-        return reward_skill(eqx.combine(params, static), learned or task, normalizer, episodes, jax.random.wrap_key_data(data))
+        return reward_skill(
+            eqx.combine(params, static), learned or task, normalizer, episodes, jax.random.wrap_key_data(data)
+        )
 
     return (
         jax.jit(jax.vmap(acting, in_axes=(0, 0, 0, 0, 0, 0, 0, 0, None))),

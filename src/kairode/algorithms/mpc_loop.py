@@ -19,7 +19,6 @@ from kairode.agents.actor_policy import controls
 from kairode.agents.obs_normalizer import ObsNormalizer
 from kairode.algorithms.mpc_agent import FinishedEpisode, LearnerState, compile_mpc, make_policy
 from kairode.algorithms.mpc_data import split_rows
-from kairode.algorithms.task import fit_learned_task, new_learned_task
 from kairode.config.algorithms import MODEL_FREE, MPCConfig
 from kairode.data.host_rollout import HostRollout
 from kairode.data.policy import Policy
@@ -30,7 +29,7 @@ from kairode.envs.host import HostEnvironment, SimulatorTask
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.envs.vector_jax import JaxVectorEnv
 from kairode.models.zoo import build
-from kairode.planning.learned_task import LearnedTask
+from kairode.planning.learned_task import LearnedTask, fit_learned_task, new_learned_task
 from kairode.seeds import Purpose, derive
 from kairode.training.outcomes import IntervalRows
 from kairode.training.refit import refit
@@ -117,7 +116,9 @@ class MPCLoop:
             found = refit(self.fit_state, self.static, settings, split, self.seeds, number=self.epoch, most=most)
             self.fit_state = found.fit_state
             if self.learned is not None:
-                self.learned = stack([self._learned_task(seed, mine) for seed, mine in zip(self.seeds, self._rows(), strict=True)])
+                self.learned = stack(
+                    [self._learned_task(seed, mine) for seed, mine in zip(self.seeds, self._rows(), strict=True)]
+                )
             skill = self.skill(self.fit_state.params, self.learned, self.normalizer, split.valid, self.data)
             figures = {
                 "model_error": [error if np.isfinite(error) else None for error in found.error],

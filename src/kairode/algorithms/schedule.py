@@ -11,6 +11,7 @@ from kairode.config.algorithms import LearnConfig
 from kairode.config.presets import ACCRUED_DQN, learn_preset
 from kairode.data import Trajectory
 from kairode.envs.core import Environment, Task
+from kairode.envs.host import HostEnvironment
 from kairode.models.dynamics import DynamicsModel
 from kairode.planning.optimize_schedule import schedule_for_learning
 
@@ -22,6 +23,7 @@ def schedule_learn_config(
 ) -> LearnConfig:
     """Settings of a policy that is learned together with its schedule; `learn` replaces the environment's preset."""
     config = learn_preset(env, rollouts=not latent_policy) if learn is None else learn
+    scale: float | None
     scale = ACCRUED_DQN[env].reward_scale if env in ACCRUED_DQN else config.dqn.reward_scale
     dqn = dataclasses.replace(config.dqn, cooldown=0.3, reward_scale=scale)
     return dataclasses.replace(config, dqn=dqn, episodes=config.episodes if episodes is None else episodes)
@@ -29,7 +31,7 @@ def schedule_learn_config(
 
 def learn_schedule_policy(
     models: list[DynamicsModel],
-    env: Environment,
+    env: Environment | HostEnvironment,
     config: LearnConfig,
     *,
     candidates: tuple[float, ...],

@@ -9,31 +9,15 @@ import numpy as np
 
 from kairode.data.checks import warn
 from kairode.data.trajectory import Trajectory, carried_forward
-from kairode.envs.core import Environment, Spec, Task
-from kairode.envs.host import HostEnvironment, SimulatorTask
+from kairode.envs.core import Spec, Task
 from kairode.errors import KairodeError
-from kairode.models.dynamics import DynamicsModel, Scale
-from kairode.planning.learned_task import LearnedTask
+from kairode.models.dynamics import DynamicsModel
 from kairode.planning.table_task import TableTask
 from kairode.seeds import Purpose, derive_many
-from kairode.training.outcomes import (
-    ITERATIONS,
-    IntervalRows,
-    advance_outcomes,
-    check_outcomes,
-    fit_outcomes,
-    held_out_episodes,
-    intervals_of,
-    new_outcomes,
-    rows_of,
-)
+from kairode.training.outcomes import check_outcomes, fit_outcomes, held_out_episodes, intervals_of, rows_of
 
 POOR = 0.5
 """Error of a learned reward, relative to its variance, from which on a warning is issued."""
-SYSTEM_ITERATIONS = 2000
-"""Iterations of fitting the rewards of a system that can be asked for more data, as it is in every Dyna round."""
-MEMBERS = 3
-"""Networks of a learned reward of such a system."""
 MANY, OFF = 10, 2.0
 """Held-out terminations from which on their number is compared with the predicted one, and the factor between them."""
 
@@ -108,53 +92,6 @@ def learn_task(
     return fit_task(data, spec, models, members=members, caution=caution, seed=seed)
 
 
-def task_of_system(env: Environment | HostEnvironment, data: Trajectory, *, seed: int = 0) -> Task:
-    """What imagination knows of a system: its task; where reward and termination are the simulator's own, they are
-    learned from its data."""
-    if not isinstance(env.task, SimulatorTask):
-        return env.task
-    if not np.any(data.reward):
-        warn(
-            [
-                f"no reward but 0 was seen in {len(data):,} episodes of '{data.spec.name}', so imagination has nothing "
-                "to learn from: hold actions for longer (intervals), collect more episodes, or give a Task that knows "
-                "the reward (task=..)"
-            ]
-        )
-    held_out, intervals = held_out_episodes(np.asarray(data.terminated)), intervals_of(data)
-    train, valid = (rows_of(intervals, data, part) for part in (~held_out, held_out))
-    return fit_learned_task(env.task.spec, train, valid, seed)
-
-
-def new_learned_task(spec: Spec, seed: int = 0) -> LearnedTask:
-    """The task before anything was learned."""
-    size = len(spec.observations)
-    outcomes = new_outcomes(spec, Scale.none(size), (0.0, 1.0), True, derive_many(seed, Purpose.OUTCOMES, MEMBERS))
-    return LearnedTask(spec, outcomes, jnp.zeros(size), jnp.ones(size), jnp.zeros(()), jnp.ones(()))
-
-
-def fit_learned_task(
-    spec: Spec, train: IntervalRows, valid: IntervalRows, seed: int = 0, iterations: int = SYSTEM_ITERATIONS
-) -> LearnedTask:
-    """Fit reward and hazard of a system to its intervals; `valid` are those of other episodes."""
-    mean, std = train.obs.mean(0), train.obs.std(0)
-    std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-3), std, 1.0)
-    least, spread = float(train.reward.mean()), float(train.reward.std()) or 1.0
-
-    def standardized(rows: IntervalRows) -> IntervalRows:
-        obs, after = ((x - mean) / std for x in (rows.obs, rows.next_obs))
-        return rows._replace(
-            obs=obs.astype(np.float32),
-            next_obs=after.astype(np.float32),
-            reward=((rows.reward - least) / spread).astype(np.float32),
-        )
-
-    new, seeds = new_learned_task(spec, seed), derive_many(seed, Purpose.OUTCOMES, MEMBERS)
-    outcomes = advance_outcomes(new.outcomes, standardized(train), standardized(valid), seeds, iterations)
-    arrays = (jnp.asarray(x, jnp.float32) for x in (mean, std, least, spread))
-    return LearnedTask(spec, outcomes, *arrays)
-
-
 def fit_task(
     data: Trajectory,
     spec: Spec,
@@ -163,7 +100,6 @@ def fit_task(
     members: int,
     caution: float = 0.0,
     seed: int = 0,
-    iterations: int = ITERATIONS,
 ) -> TableTask:
     """Fit reward and hazard to data, and warn of what they do not explain."""
     rewards, ends = spec.reward_expression is None, bool(np.any(data.terminated))
@@ -176,7 +112,7 @@ def fit_task(
     held_out, intervals = held_out_episodes(np.asarray(data.terminated)), intervals_of(data, first)
     train, valid = (rows_of(intervals, data, part) for part in (~held_out, held_out))
     seeds = derive_many(seed, Purpose.OUTCOMES, members)
-    found = fit_outcomes(train, valid, data, seeds=seeds, rewards=rewards, iterations=iterations)
+    found = fit_outcomes(train, valid, data, seeds=seeds, rewards=rewards)
     check = check_outcomes(found, valid)
     said = []
     if check.reward_error is not None and not check.reward_error <= POOR:

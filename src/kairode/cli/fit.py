@@ -1,5 +1,6 @@
 """`kairode fit`."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from kairode.cli.common import Command, Quiet, first_word, loading, on_devices, parser_config, plain_config
-from kairode.config.algorithms import FitConfig
+from kairode.config.algorithms import FitConfig, is_import
 from kairode.config.commands import FIT_FLAT
 from kairode.config.presets import fit_preset
 from kairode.errors import KairodeError
@@ -78,7 +79,8 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         from kairode.runs.fit import run_fit
 
     many = f"-{config.seeds}" * (config.seeds > 1)
-    name = f"fit-{Path(config.source).stem}-{config.model}-seed{config.seed}{many}"
+    source = re.sub(r"[^\w.-]+", "-", config.source) if is_import(config.source) else Path(config.source).stem
+    name = f"fit-{source}-{config.model}-seed{config.seed}{many}"
     folder = out or Path("runs") / name
     picture = folder / "predictions.svg"
     with tensorboard_callback(folder if tensorboard else None) as board, display(quiet) as show:

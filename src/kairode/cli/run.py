@@ -2,19 +2,20 @@
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairode.cli.common import Command, config_command, first_word, loading
+from kairode.cli.common import Command, config_command, first_word, loading, parse_fields
 from kairode.cli.learn import offline_command
-from kairode.config.algorithms import MPCConfig, is_file
+from kairode.config.algorithms import MPCConfig, is_file, is_import
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError
 from kairode.text import say
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
-"""Environments with continuous actions; all others have discrete ones."""
+"""Our environments with continuous actions; the others have discrete ones."""
 
 
 def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
@@ -27,6 +28,10 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
 
     ENV with continuous actions (pendulum, swimmer, hopper, half-cheetah): MPC with an actor-critic; the model is
     refitted as data grow.
+
+    gym:ID (any environment of Gymnasium, such as gym:CartPole-v1) or MODULE:NAME (a class of your own, a function that
+    makes an environment, or a registered id; the module may be a file in this folder): as ENV. `--set
+    intervals=[1,5]` and other arguments of `kairode.from_gymnasium` say how long actions are held.
 
     TABLE (a CSV or Parquet file of records): inspect it, fit models, learn a policy from the records alone, estimate
     what it is worth, show where it differs from what was done, and advise for an example: as `kairode learn TABLE`,
@@ -44,6 +49,8 @@ def run_command(words: Sequence[str]) -> tuple[Command, list[str]]:
     Example: kairode run pendulum
 
     Example: kairode run hopper --model free --seeds 3
+
+    Example: kairode run gym:CartPole-v1 --set intervals=[1,5]
 
     Example: kairode run visits.csv --episode subject --time when --action dose --reward gain
     """
@@ -80,15 +87,26 @@ def _default(env: str, words: Sequence[str]) -> RunConfig | MPCConfig:
     parser.add_argument("--latent-policy", action="store_true")
     parser.add_argument("--schedule", type=float)
     parser.add_argument("--paper", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[])
     try:
         given, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")])
     except (argparse.ArgumentError, SystemExit):  # no value, or a wrong one: the parser of all options says so
-        return run_preset(env) if env not in CONTROLS else mpc_preset(env)
-    if env in CONTROLS:
+        return mpc_preset(env) if has_controls(env, ()) else run_preset(env)
+    if has_controls(env, given.set):
         return mpc_preset(env, given.model, given.agent)
     modes = {name: getattr(given, name) for name in RUN_MODES}
     # Flags stay options, whatever the other defaults depend on.
     return dataclasses.replace(run_preset(env, **modes), latent_policy=False, paper=False)
+
+
+def has_controls(env: str, fields: Sequence[str]) -> bool:
+    """Whether an environment has continuous actions; one of the user's own is made to find out."""
+    if not is_import(env):
+        return env in CONTROLS
+    from kairode.envs.core import Continuous
+    from kairode.envs.zoo import make
+
+    return isinstance(make(env, **parse_fields(fields)).task.spec.actions, Continuous)
 
 
 def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
@@ -118,7 +136,8 @@ def default_folder(config: RunConfig | MPCConfig) -> Path:
         kinds = [config.agent.kind * (config.agent.kind != "ddpg")]
         many = str(config.seeds) * (config.seeds > 1)
     kinds.append("paper" * (config.setting == "paper"))
-    return Path("runs") / "-".join(filter(None, (config.env, config.model, *kinds, f"seed{config.seed}", many)))
+    name = re.sub(r"[^\w.-]+", "-", config.env)
+    return Path("runs") / "-".join(filter(None, (name, config.model, *kinds, f"seed{config.seed}", many)))
 
 
 def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:

@@ -35,8 +35,12 @@ class DQNConfig:
     """Fraction of random actions towards the end of training, and at test."""
     epsilon_decay: float = 200.0
     """Decisions over which the fraction of random actions falls from 1 towards the final one, by a factor of e."""
+    test_epsilon: float | None = None
+    """Fraction of random actions at test, if it is not the final one."""
     reward_scale: float = 1.0
     """Factor on the rewards during training (published run: 1, whatever the size of the reward)."""
+    scale_rewards: bool = False
+    """Multiply that factor with one that makes values about 10 in size, found from the data (in imagination)."""
     double_q: bool = False
     """Double Q-learning (van Hasselt et al. 2016): the network selects the next action, the target values it."""
     disagreement_penalty: float = 0.0
@@ -50,7 +54,14 @@ class DQNConfig:
             raise KairodeError(f"a replay buffer of {self.replay_capacity} does not hold a batch of {self.batch_size}.")
         positive(self, "learning_rate", "gradient_clip", "epsilon_decay", "reward_scale")
         unit_interval(self, "alpha", "beta", "final_epsilon", "cooldown")
+        if self.test_epsilon is not None:
+            unit_interval(self, "test_epsilon")
         not_negative(self, "disagreement_penalty")
+
+    @property
+    def epsilon_at_test(self) -> float:
+        """Fraction of random actions of the learned policy."""
+        return self.final_epsilon if self.test_epsilon is None else self.test_epsilon
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Settings of the algorithms: fitting, learning in imagination, Dyna, MPC and the choice of decision times."""
 
 import dataclasses
+import re
 from typing import Any, ClassVar
 
 from kairode.config.agents import ActorCriticConfig, DQNConfig
@@ -68,7 +69,12 @@ class FitConfig:
 
 def is_file(source: str) -> bool:
     """True for a file of data rather than the name of an environment."""
-    return ending(source) in (*CSV, *PARQUET) or "/" in source
+    return ending(source) in (*CSV, *PARQUET) or ("/" in source and not is_import(source))
+
+
+def is_import(name: str) -> bool:
+    """True for the name of a system of the user's own: gym:ID or MODULE:NAME."""
+    return ending(name) not in (*CSV, *PARQUET) and re.match(r"[A-Za-z_]\w[\w.]*:(?![\\/])", name) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +94,8 @@ class LearnConfig:
     likely."""
     validate_every: int = 4000
     """Decisions between two validations."""
+    standardize: bool = False
+    """Q-networks learn from observations in units of their standard deviation in the data (in imagination)."""
     dqn: DQNConfig = dataclasses.field(default_factory=DQNConfig)
 
     def __post_init__(self) -> None:
@@ -106,8 +114,12 @@ class DynaConfig:
     """Name of the dynamics model."""
     initial_episodes: int = 20
     """Real episodes with random actions, before the first round."""
+    initial_decisions: int = 0
+    """Decisions that the initial episodes must at least have together: more episodes are collected until they do."""
     episodes_per_round: int = 5
     """Real episodes with the current policy, in each round."""
+    decisions_per_round: int = 0
+    """Decisions that the episodes of a round must at least have together."""
     rounds: int = 12
     """Rounds after the first fit (round 0)."""
     ensemble_size: int = 4
@@ -135,6 +147,8 @@ class DynaConfig:
     likely."""
     exploration: float = 0.1
     """Fraction of random actions in real episodes."""
+    standardize: bool = False
+    """Q-networks learn from observations in units of their standard deviation in the data."""
     dqn: DQNConfig = dataclasses.field(
         default_factory=lambda: DQNConfig(reward_scale=1e-6, double_q=True, target_period=100)
     )
@@ -153,7 +167,7 @@ class DynaConfig:
         not_negative(self, "consistency")
         at_least(self, 10, "initial_episodes")
         at_least(self, 2, "fit_iterations")
-        at_least(self, 0, "rounds", "seed")
+        at_least(self, 0, "rounds", "seed", "initial_decisions", "decisions_per_round")
         at_least(self, 1, "episodes_per_round", "ensemble_size", "latent_size", "field_hidden", "chunk_length")
         at_least(self, 1, "rollout_length", "imagined_episodes")
         unit_interval(self, "exploration")

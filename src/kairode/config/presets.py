@@ -53,7 +53,8 @@ _LEARN: dict[str, LearnConfig] = {
     "hiv": LearnConfig(dqn=DQNConfig(reward_scale=1e-6, double_q=True)),
 }
 _LEARN["hiv-partial"] = _LEARN["hiv"]
-_OTHER_LEARN = LearnConfig(dqn=DQNConfig(double_q=True))
+_OTHER_DQN = DQNConfig(hidden=(128, 128), double_q=True, scale_rewards=True, test_epsilon=0.0)
+_OTHER_LEARN = LearnConfig(dqn=_OTHER_DQN, standardize=True)
 _ROLLOUTS = {
     "hiv": LearnConfig(
         episodes=2400, rollout_length=25, dqn=DQNConfig(reward_scale=1e-6, double_q=True, target_period=40)
@@ -76,11 +77,23 @@ def learn_preset(env: str, *, rollouts: bool = False, model_free: bool = False) 
     return _ROLLOUTS.get(env, config) if rollouts else config
 
 
+_DYNA: dict[str, dict[str, Any]] = {env: {} for env in _LEARN}
+_OTHER_DYNA: dict[str, Any] = {
+    "initial_episodes": 10,
+    "initial_decisions": 300,
+    "episodes_per_round": 1,
+    "decisions_per_round": 200,
+    "standardize": True,
+}
+"""Episodes of other systems may have ten decisions or a thousand."""
+
+
 def dyna_preset(env: str, **changes: Any) -> DynaConfig:
     """Dyna rounds with the environment's settings of learning; `changes` replace fields."""
     # Imagined episodes are short, so the target network is updated after more of them.
-    dqn = dataclasses.replace(learn_preset(env).dqn, target_period=100)
-    return DynaConfig(env=env, **{"dqn": dqn, **changes})
+    learn = learn_preset(env)
+    dqn = dataclasses.replace(learn.dqn, target_period=100)
+    return DynaConfig(env=env, **{"dqn": dqn, **_DYNA.get(env, _OTHER_DYNA), **changes})
 
 
 _USUAL = ActorCriticConfig(hidden=(256, 256), actor_learning_rate=3e-4, critic_learning_rate=3e-4, polyak=5e-3)
@@ -106,6 +119,21 @@ _MPC: dict[str, dict[str, Any]] = {
         "decisions": 10_000,
     }
 }
+_PAPER_MPC: dict[str, dict[str, Any]] = {env: {} for env in ROBOTS}
+_OTHER_MPC: dict[str, Any] = {
+    "agent": ActorCriticConfig(
+        kind="sac",
+        hidden=(128, 128),
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
+        polyak=5e-3,
+        warmup=300,
+    ),
+    "plan": PlanConfig(candidates=200, elites=10, noise=0.3),
+    "refit_every": 300,
+    "decisions": 5000,
+}
+"""For a system that nobody has made settings for: something useful from 2,000 decisions."""
 
 
 def mpc_preset(
@@ -115,13 +143,15 @@ def mpc_preset(
 
     The robots' models keep the solver that their published results were made with.
     """
-    own = dict(_MPC.get(env, {}))
-    if model == MODEL_FREE and env not in _MPC:
-        own["decisions"] = 400_000
+    own = dict({**_PAPER_MPC, **_MPC}.get(env, _OTHER_MPC))
+    if model == MODEL_FREE:
+        own.pop("plan", None)
+        if env in ROBOTS:
+            own["decisions"] = 400_000
     if isinstance(agent, ActorCriticConfig):
         own["agent"] = agent
     elif agent is not None:
-        if env in _MPC or agent not in AGENTS:
+        if env not in ROBOTS or agent not in AGENTS:
             own["agent"] = dataclasses.replace(own.get("agent", ActorCriticConfig()), kind=agent)
         else:
             own["agent"] = AGENTS[agent]
@@ -172,10 +202,13 @@ def run_preset(
         schedule=schedule,
         **_RUNS.get(env, {}),
     )
+    other = env not in _LEARN
     if paper:
         config = _paper_run(config)
     # Models of random treatment alone mislead a policy that treats well; a few episodes of the policy correct that.
-    by_default = 5 if env == "hiv" and not (latent_policy or paper) and schedule is None else 0
+    by_default = (
+        (10 if other else 5) if (env == "hiv" or other) and not (latent_policy or paper) and schedule is None else 0
+    )
     rounds = by_default if rounds is None else rounds
     if rounds and not paper:
         config = _dyna_run(config, rounds)
@@ -210,11 +243,15 @@ def _dyna_run(config: RunConfig, rounds: int) -> RunConfig:
         rollout_length=dyna.rollout_length,
         obs_margin=dyna.obs_margin,
         validate_every=config.learn.validate_every,
+        standardize=dyna.standardize,
         dqn=dataclasses.replace(dyna.dqn, hidden=(128, 128)),
     )
     return dataclasses.replace(
         config,
         episodes=dyna.initial_episodes,
+        initial_decisions=dyna.initial_decisions,
+        episodes_per_round=dyna.episodes_per_round,
+        decisions_per_round=dyna.decisions_per_round,
         rounds=rounds,
         ensemble_size=dyna.ensemble_size,
         fit_iterations=2000,
@@ -230,7 +267,10 @@ def dyna_of_run(run: RunConfig) -> DynaConfig:
         env=run.env,
         model=run.model,
         initial_episodes=run.episodes,
+        initial_decisions=run.initial_decisions,
         episodes_per_round=run.episodes_per_round,
+        decisions_per_round=run.decisions_per_round,
+        standardize=run.learn.standardize,
         rounds=run.rounds,
         ensemble_size=run.ensemble_size,
         solver=run.solver,

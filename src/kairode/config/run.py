@@ -25,6 +25,10 @@ class RunConfig:
     further."""
     episodes_per_round: int = 5
     """Real episodes with the current policy, in each Dyna round."""
+    initial_decisions: int = 0
+    """With Dyna rounds, decisions that these episodes must at least have together: more are collected until they do."""
+    decisions_per_round: int = 0
+    """Decisions that the episodes of a Dyna round must at least have together."""
     fit_iterations: int = 12_000
     """Iterations of fitting (half as many in later Dyna rounds)."""
     ensemble_size: int = 3
@@ -73,7 +77,17 @@ class RunConfig:
         check_model(self.model)
         not_negative(self, "consistency")
         at_least(self, 1, "episodes", "episodes_per_round", "fit_iterations", "ensemble_size")
-        at_least(self, 0, "rounds", "model_free_episodes", "schedule_episodes", "schedule_refits", "seed")
+        at_least(
+            self,
+            0,
+            "initial_decisions",
+            "decisions_per_round",
+            "rounds",
+            "model_free_episodes",
+            "schedule_episodes",
+            "schedule_refits",
+            "seed",
+        )
         unit_interval(self, "tolerance")
         if self.schedule_refits and not self.rounds:
             raise KairodeError("--schedule-refits continues from Dyna rounds: add --rounds 5.")

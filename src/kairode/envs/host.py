@@ -145,6 +145,6 @@ class SimulatorTask(Task):
 
     def _unknown(self, what: str) -> KairodeError:
         return KairodeError(
-            f"the {what} of '{self.spec.name}' is its simulator's own, and a model cannot predict it: learn it from data "
-            "(kairode.learn_task(data)), or give a Task when you wrap the environment (task=..)."
+            f"the {what} of '{self.spec.name}' is its simulator's own, and a model cannot predict it: learn it from "
+            "data (kairode.learn_task(data)), or give a Task when you wrap the environment (task=..)."
         )

@@ -54,7 +54,7 @@ class HostVectorEnv(VectorEnv):
         self.env, self.task, self.size = env, env.task, size
         self.schedule = Own() if schedule is None else schedule
         self.accrued = accrued
-        """Whether a task's rewards are counted on every finest time step of an interval; a simulator's own always are."""
+        """Whether a task's rewards are counted on every finest time step; a simulator's own always are."""
         self.simulations = [env.open(**options) for _ in range(size)]
         # Looked up once, and not as an Equinox module's bound method: building one takes as long as the physics.
         self.spec, kind = self.task.spec, type(self.task)
@@ -151,8 +151,8 @@ class HostVectorEnv(VectorEnv):
                 terminated[i], truncated[i] = report.terminated, report.truncated
             elif self.own_rewards:
                 raise KairodeError(
-                    f"the simulation of '{self.spec.name}' must return a SimulationStep from `transition`: its task knows "
-                    "no rewards."
+                    f"the simulation of '{self.spec.name}' must return a SimulationStep from `transition`: its task "
+                    "knows no rewards."
                 )
         if self.own_rewards:
             return reward, total, terminated, truncated
@@ -198,7 +198,7 @@ class HostVectorEnv(VectorEnv):
             if not going.any():
                 break
             before = self.obs.copy()
-            for i in np.flatnonzero(going):
+            for i in np.flatnonzero(going).tolist():
                 report = self._moved(i, actions[i], float(waits[i]))
                 if report is not None:
                     terminated[i], truncated[i] = report.terminated, report.truncated

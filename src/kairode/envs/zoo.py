@@ -15,6 +15,7 @@ from kairode.envs.gridworld import WindyGridworld
 from kairode.envs.hiv import HIV
 from kairode.envs.host import HostEnvironment
 from kairode.envs.locomotion import Locomotion
+from kairode.envs.named import make_named
 from kairode.envs.pendulum import Pendulum
 from kairode.errors import KairodeError, unknown
 
@@ -38,14 +39,22 @@ PAPER: dict[str, dict[str, Any]] = {
 Fitting HIV models on episodes of 50 decisions concerns only the fit, and is set there.
 """
 
+OWN_SYSTEMS = "A system of your own: gym:ID for an environment of Gymnasium, MODULE:NAME for a class or a function."
+
 
 def make(name: str, *, setting: str = "ours", **fields: Any) -> Any:
     """Create an environment by name: `make("hiv", horizon=500)`.
 
-    `setting="paper"` uses the fields of the paper's runs.
+    `setting="paper"` uses the fields of the paper's runs. A system of your own is `make("gym:CartPole-v1",
+    intervals=(1, 5))`, with the arguments of `kairode.from_gymnasium` as fields, or `make("my_module:MyEnv")`: a class,
+    a function that makes it, or an id that the module registers.
     """
+    if isinstance(name, str) and ":" in name:
+        if setting != "ours":
+            raise KairodeError(f"'{name}' has no setting '{setting}': settings are of Kairode's own environments.")
+        return make_named(name, {field: _plain(value) for field, value in fields.items()})
     if name not in ENVIRONMENTS:
-        raise unknown("environment", str(name), ENVIRONMENTS)
+        raise unknown("environment", str(name), ENVIRONMENTS, more=OWN_SYSTEMS)
     if setting not in ("ours", "paper"):
         raise unknown("setting", str(setting), ("ours", "paper"))
     constructor = ENVIRONMENTS[name]
@@ -89,7 +98,7 @@ def _plain(value: Any) -> Any:
 def describe_env(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
     """Description of an environment, and its fields: name, default, meaning."""
     if name not in ENVIRONMENTS:
-        raise unknown("environment", name, ENVIRONMENTS)
+        raise unknown("environment", name, ENVIRONMENTS, more=OWN_SYSTEMS)
     env, kind = make(name), _class(ENVIRONMENTS[name])
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)

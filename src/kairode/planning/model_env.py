@@ -17,10 +17,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from kairode.data.trajectory import Trajectory, carried_forward
 from kairode.envs.core import Action, Environment, Obs, Spec, Task, Tau
+from kairode.envs.host import HostEnvironment
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.models.timer import ContinuousTimer, NoTimer
+from kairode.planning.learned_task import system_task
 from kairode.trees import one, stack
 
 
@@ -127,7 +129,7 @@ def _uniform(task: Task, key: Key[Array, ""]) -> Tau:
 
 def make_model_env(
     models: DynamicsModel | Sequence[DynamicsModel],
-    env: Environment | Task,
+    env: Environment | HostEnvironment | Task,
     *,
     starts: Environment | Trajectory | np.ndarray | None = None,
     branch: int | None = None,
@@ -150,6 +152,8 @@ def make_model_env(
     members = [models] if isinstance(models, DynamicsModel) else list(models)
     if not members or not all(isinstance(model, DynamicsModel) for model in members):
         raise KairodeError("a model environment needs one fitted model or a list of them.")
+    if isinstance(env, HostEnvironment):
+        env = system_task(env, starts if isinstance(starts, Trajectory) else None)
     task = task_of(env)
     check_same(members[0].spec, task.spec)
     found: Any = env if starts is None else starts

@@ -20,11 +20,13 @@ from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Discrete, Environment, Spec, Task
+from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import Schedule, check_intervals
 from kairode.errors import KairodeError, KairodeWarning
 from kairode.models.dynamics import DynamicsModel
 from kairode.models.predict import check_same
 from kairode.planning.calibrate import calibrate_model
+from kairode.planning.learned_task import system_task
 from kairode.planning.lookahead import Lookahead, ModelLookahead, TrueLookahead
 from kairode.planning.model_env import ModelEnv, ensemble, make_model_env, obs_range, task_of
 from kairode.planning.optimized_schedule import OptimizedSchedule
@@ -38,7 +40,7 @@ NEAR = 0.2
 def optimize_schedule(
     models: DynamicsModel | Sequence[DynamicsModel] | Environment,
     policy: QPolicy,
-    env: Environment | Task,
+    env: Environment | HostEnvironment | Task,
     *,
     price: float = 0.0,
     budget: int | None = None,
@@ -79,6 +81,8 @@ def optimize_schedule(
             are data and a tolerance.
         tried: an earlier `sweep_penalties` for the same models, policy and budget, to be reused.
     """
+    if isinstance(env, HostEnvironment):
+        env = system_task(env, data)
     task = _check_systems(models, env)
     spec = task.spec
     intervals = check_candidates(candidates, spec, continuous)
@@ -111,7 +115,7 @@ def optimize_schedule(
 
 def schedule_for_learning(
     models: DynamicsModel | Sequence[DynamicsModel] | Environment,
-    env: Environment | Task,
+    env: Environment | HostEnvironment | Task,
     *,
     price: float = 0.0,
     budget: int | None = None,
@@ -123,6 +127,8 @@ def schedule_for_learning(
     For `kairode.learn(models, env, schedule=..)`; the arguments are those of `optimize_schedule`. Intervals are those
     of the paper's equation, without a tolerance; the price is subtracted from the rewards while learning.
     """
+    if isinstance(env, HostEnvironment):
+        env = system_task(env, data)
     task = _check_systems(models, env)
     intervals = check_candidates(candidates, task.spec)
     check_limits(task.spec, intervals[-1], price=price, budget=budget)

@@ -12,6 +12,7 @@ from kairode.callbacks import Callback, Progress
 from kairode.data import Trajectory, collect
 from kairode.data.policy import Constant
 from kairode.envs.core import Discrete, Environment
+from kairode.envs.host import HostEnvironment
 from kairode.models.dynamics import DynamicsModel
 from kairode.result import rounded
 from kairode.runs import labels
@@ -23,7 +24,7 @@ CELLS = 32
 
 
 def evaluate_on_system(
-    env: Environment,
+    env: Environment | HostEnvironment,
     policies: dict[str, Any],
     schedule: float | None,
     episodes: int = 100,
@@ -43,7 +44,7 @@ def evaluate_on_system(
 
 
 def example_courses(
-    env: Environment, policy: QPolicy, model: DynamicsModel, schedule: float | None, most: int = 40
+    env: Environment | HostEnvironment, policy: QPolicy, model: DynamicsModel, schedule: float | None, most: int = 40
 ) -> dict[str, Any]:
     """Example episodes not used for learning: predictions under random actions and the policy, and a whole episode."""
     chance = collect(env, episodes=1, seed=derive(0, Purpose.TEST), schedule=schedule)[0]
@@ -55,7 +56,7 @@ def example_courses(
     }
 
 
-def policy_map(env: Environment, policy: QPolicy, data: Trajectory) -> dict[str, Any] | None:
+def policy_map(env: Environment | HostEnvironment, policy: QPolicy, data: Trajectory) -> dict[str, Any] | None:
     """Action and value over two variables, the others at their median; None for a policy with a latent state."""
     if not isinstance(policy.encoder, IdentityEncoder):
         return None

@@ -1,6 +1,7 @@
 """Models, data and policy of a run with discrete actions, from its folder or from its stages."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from kairode.config.presets import dyna_of_run
 from kairode.config.run import RunConfig
 from kairode.data import Trajectory, read
 from kairode.envs import make
-from kairode.envs.core import Environment
+from kairode.envs.core import Environment, Task
+from kairode.envs.host import HostEnvironment
 from kairode.errors import KairodeError
 from kairode.models.dynamics import DynamicsModel
+from kairode.planning.learned_task import task_of_system
 from kairode.runs.folder import RunFolder
 from kairode.runs.mpc import is_mpc_run
 from kairode.training import checkpoint
@@ -29,7 +32,7 @@ class ModelledSystem:
 
     folder: Path
     """The run folder."""
-    env: Environment
+    env: Environment | HostEnvironment
     models: list[DynamicsModel]
     data: Trajectory
     seed: int = 0
@@ -41,6 +44,11 @@ class ModelledSystem:
     """How policies are learned, if not by the environment's preset: the paper's protocol."""
     dyna: tuple[DynaConfig, DynaState] | None = None
     """The Dyna rounds of the models, if any."""
+
+    @functools.cached_property
+    def imagined(self) -> Environment | Task:
+        """What imagination uses of the system: all of it, or the task of a host environment, learned if need be."""
+        return self.env if isinstance(self.env, Environment) else task_of_system(self.env, self.data)
 
     @property
     def policy_model(self) -> DynamicsModel | None:

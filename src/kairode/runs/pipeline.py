@@ -27,6 +27,7 @@ from kairode.data.describe import spec_to_dict
 from kairode.envs import make
 from kairode.envs.consistency import check_course
 from kairode.envs.core import Environment
+from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import as_schedule
 from kairode.errors import KairodeError
 from kairode.files import JSON_DIGEST, has_digest, with_digest
@@ -40,6 +41,7 @@ from kairode.runs.record import make_record
 from kairode.runs.schedule import check_schedule_config, choose_and_test, fixed_rows
 from kairode.seeds import Purpose, derive
 
+System = Environment | HostEnvironment
 KIND = "run"
 IMAGINATION = "learning in imagination"
 MODEL_FREE = "learning without a model"
@@ -73,12 +75,13 @@ def run_pipeline(config: RunConfig, path: Path, callback: Callback = no_callback
         return folder.finish({**record, "stages": folder.manifest.seconds})
 
 
-def check_run(config: RunConfig, env: Environment) -> None:
+def check_run(config: RunConfig, env: System) -> None:
     """Refuse what cannot be run, before any work is done."""
     as_schedule(config.schedule, env.task.spec)
     if config.schedule_episodes:
         check_schedule_config(schedule_config(config), env.task.spec)
-        check_course(env)
+        if isinstance(env, Environment):
+            check_course(env)
     if not config.rounds:
         check_fit(fit_config(config))
         return
@@ -89,7 +92,7 @@ def check_run(config: RunConfig, env: Environment) -> None:
             )
 
 
-def _stages(config: RunConfig, env: Environment, folder: RunFolder, callback: Callback) -> dict[str, Any]:
+def _stages(config: RunConfig, env: System, folder: RunFolder, callback: Callback) -> dict[str, Any]:
     with _stage(folder, "data, models and policy"):
         trained = (train_with_dyna if config.rounds else train_without_rounds)(config, env, folder.path, callback)
         save_policy(folder.path, trained.policy, about(config))
@@ -156,7 +159,7 @@ def fit_config(config: RunConfig) -> FitConfig:
     )
 
 
-def train_without_rounds(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:
+def train_without_rounds(config: RunConfig, env: System, path: Path, callback: Callback) -> Trained:
     """Fit models to random actions, and learn a policy in them."""
     fitted = run_fit(fit_config(config), path / "fit", callback)
     models, data = fitted.result.models, fitted.data.train
@@ -189,7 +192,7 @@ def train_without_rounds(config: RunConfig, env: Environment, path: Path, callba
     return Trained(system, learned.policy, {"fit": figures, "curve": learned.training.curve, "intervals": intervals})
 
 
-def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: Callback) -> Trained:
+def train_with_dyna(config: RunConfig, env: System, path: Path, callback: Callback) -> Trained:
     """Dyna rounds: collect (first with random actions, then with the policy), refit, learn in imagination."""
     dyna = dyna_of_run(config)
     result = run_rounds(dyna, env, folder=path / DYNA, callback=callback)
@@ -200,7 +203,7 @@ def train_with_dyna(config: RunConfig, env: Environment, path: Path, callback: C
     return Trained(system, result.policy, {"rounds": result.rounds, "intervals": intervals})
 
 
-def train_model_free(config: RunConfig, env: Environment, episodes: int, path: Path, callback: Callback) -> LearnResult:
+def train_model_free(config: RunConfig, env: System, episodes: int, path: Path, callback: Callback) -> LearnResult:
     """DQN on the real environment, with the settings of the run's policy."""
     preset = learn_preset(config.env, model_free=True)
     dqn = dataclasses.replace(config.learn.dqn, target_period=DQNConfig.target_period)
@@ -222,7 +225,7 @@ def train_model_free(config: RunConfig, env: Environment, episodes: int, path: P
 
 
 def evaluate_policies(
-    config: RunConfig, env: Environment, trained: Trained, policies: dict[str, Any], callback: Callback
+    config: RunConfig, env: System, trained: Trained, policies: dict[str, Any], callback: Callback
 ) -> dict[str, Any]:
     """Figures of the tests, with example episodes and a map of the policy, for the record."""
     tests = evaluate_on_system(env, policies, config.schedule, callback=callback)

@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 
 from kairode._lock import locked
-from kairode.agents.evaluate import score_accrued, to_result
+from kairode.agents.evaluate import evaluate, score_accrued, to_result
 from kairode.agents.policy_files import describe_policy, read_policy, save_policy
 from kairode.agents.q_policy import QPolicy
-from kairode.algorithms.dyna import DATA, DynaState, read_state, refit_ensemble
+from kairode.algorithms.dyna import DATA, DynaState, collect_enough, read_state, refit_ensemble
 from kairode.algorithms.fit import digest
 from kairode.algorithms.schedule import intervals_by_regime, learn_schedule_policy, schedule_learn_config
 from kairode.callbacks import Callback, Progress, no_callback
@@ -38,7 +38,8 @@ from kairode.data import Trajectory, collect, write
 from kairode.data.trajectory import join
 from kairode.envs.accrual import AccruedRewards
 from kairode.envs.consistency import check_course
-from kairode.envs.core import Spec
+from kairode.envs.core import Environment, Spec
+from kairode.envs.host import HostEnvironment
 from kairode.envs.schedule import FixedOrOwn, Schedule
 from kairode.errors import KairodeError, Stopped, resume_with
 from kairode.files import save_json
@@ -55,7 +56,7 @@ from kairode.runs.record import make_record, read_record
 from kairode.seeds import Purpose, derive
 from kairode.training import checkpoint
 from kairode.training.session import Session
-from kairode.trees import alone, stack
+from kairode.trees import alone, one, stack
 
 PLACE = "schedule"
 """Folder of the chosen decision times inside a run folder."""
@@ -125,7 +126,13 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
     if config.tolerance is None:
         config = dataclasses.replace(config, tolerance=TOLERANCE)
     check_schedule_config(config, system.env.task.spec)
-    check_course(system.env)
+    if isinstance(system.env, Environment):
+        check_course(system.env)
+    elif config.oracle:
+        raise KairodeError(
+            f"'{system.env.task.spec.name}' runs on the host, where its true dynamics cannot be asked ahead: leave out "
+            "--oracle."
+        )
     check_refits(system.dyna, config.refits)
     command = command_of_schedule(config, system.folder)
     try:
@@ -142,7 +149,9 @@ def choose_and_test(system: ModelledSystem, config: ScheduleConfig, callback: Ca
         label = labels.label(about)
         callback(Progress(f"evaluating {label}"))
         rows[label] = about | chosen_row(system, policy, schedule, config)
-        place = AccruedRewards.of(system.env, schedule.longest(system.env.task.spec))
+        place = system.env
+        if isinstance(place, Environment):
+            place = AccruedRewards.of(place, schedule.longest(place.task.spec))
         seed = derive(config.test_seed, Purpose.TEST)
         episodes[label] = collect(place, policy, episodes=config.test_episodes, seed=seed, schedule=schedule)
         histograms[label] = intervals_by_regime(system.env.task, episodes[label])
@@ -238,11 +247,18 @@ def refit_at_chosen_times(
     for place in places[done:]:
         callback(Progress(f"collecting {dyna.episodes_per_round} episodes at chosen times"))
         schedule = optimize_schedule(
-            state.members, policy, system.env, candidates=candidates, tolerance=config.tolerance or 0.0, data=state.data
+            state.members,
+            policy,
+            system.imagined,
+            candidates=candidates,
+            tolerance=config.tolerance or 0.0,
+            data=state.data,
         )
         number = state.number + 1
         seed = derive(dyna.seed, Purpose.DYNA_EPISODES, number)
-        new = collect(system.env, policy, episodes=dyna.episodes_per_round, seed=seed, schedule=schedule)
+        new = collect_enough(
+            system.env, policy, dyna.episodes_per_round, dyna.decisions_per_round, seed, schedule=schedule
+        )
         data = join([state.data, new])
         models, _ = refit_ensemble(dyna, data, state.models, number, callback)
         message = f"Collected {len(new)} real episodes at chosen times, and refitted the models to all {len(data)}."
@@ -268,14 +284,14 @@ def choose_schedules(
         optimize_schedule,
         chooser,
         policy,
-        system.env,
+        system.imagined,
         candidates=config.candidates or None,
         continuous=config.continuous,
         quantile=config.quantile,
         tolerance=config.tolerance or 0.0,
         data=data,
     )
-    tried = sweep_penalties(choose(), policy, trial_env(chooser, system.env, data)) if any(config.prices) else None
+    tried = sweep_penalties(choose(), policy, trial_env(chooser, system.imagined, data)) if any(config.prices) else None
     return [
         *((labels.chosen(price=price), choose(price=price, tried=tried)) for price in config.prices),
         *((labels.chosen(budget=budget), choose(budget=budget)) for budget in config.budgets),
@@ -297,7 +313,7 @@ def load_chosen(folder: Path) -> tuple[ModelledSystem, QPolicy, Schedule]:
     chosen = dataclasses.replace(config, candidates=candidates, continuous=False, tolerance=tolerance)
     system = refit_at_chosen_times(system, policy, chosen, collect_missing=False)
     schedule = optimize_schedule(
-        system.models, policy, system.env, candidates=candidates, tolerance=tolerance, data=system.data
+        system.models, policy, system.imagined, candidates=candidates, tolerance=tolerance, data=system.data
     )
     return system, policy, schedule
 
@@ -327,6 +343,15 @@ def _tests(
     """Test every policy at the times of its schedule, on the same episodes."""
     # Neither matters here, and policies that differ in them share a compiled program.
     policies = dataclasses.replace(policies, scale=1.0, accrues=True)
+    if isinstance(system.env, HostEnvironment):
+        found = []
+        for i in range(agents):
+            policy, schedule = one(policies, i), one(schedules, i)
+            schedule = schedule.with_q(policy.q)
+            episodes, seed = config.test_episodes, config.test_seed
+            tested = evaluate(system.env, policy, accrue=True, episodes=episodes, schedule=schedule, seed=seed)
+            found.append(tested.figures())
+        return found
     seed, spec = derive(config.test_seed, Purpose.TEST), system.env.task.spec
     scores = score_accrued(system.env, policies, schedules, seed, config.test_episodes, agents)
     return [

@@ -28,7 +28,17 @@ SAVE_SECONDS = float(os.environ.get("KAIRODE_SAVE_SECONDS", "10"))
 """Time between checkpoints; longer if saving is slow."""
 SHARE = 20
 """Minimum ratio of the time between checkpoints to the time that saving one takes."""
-ABSENT = {**EARLIER, "robust_scale": False, "table": None, "target_decisions": None}
+ABSENT = {
+    **EARLIER,
+    "robust_scale": False,
+    "table": None,
+    "target_decisions": None,
+    "test_epsilon": None,
+    "scale_rewards": False,
+    "standardize": False,
+    "initial_decisions": 0,
+    "decisions_per_round": 0,
+}
 """Fields of configs that older checkpoints lack, with the value that they stood for."""
 ADDED = "inputs"
 """A part of identities that checkpoints of older versions may lack; it is compared if they have it."""

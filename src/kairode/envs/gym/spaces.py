@@ -55,9 +55,11 @@ def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
         labels = _labels(names, [str(start + i) for i in range(int(space.n))], "action", where)
         return Actions(Discrete(labels), lambda action: int(action) + start)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        binary = isinstance(space, spaces.MultiBinary)
-        counts = np.full(int(np.prod(space.shape)), 2) if binary else np.ravel(space.nvec)
-        starts = np.zeros(len(counts), int) if binary else np.ravel(space.start)
+        if isinstance(space, spaces.MultiBinary):
+            counts = np.full(int(np.prod(space.shape)), 2)
+            starts = np.zeros(len(counts), int)
+        else:
+            counts, starts = np.ravel(space.nvec), np.ravel(space.start)
         if math.prod(map(int, counts)) > MOST_ACTIONS:
             raise KairodeError(
                 f"the actions of {where}, {space}, have {math.prod(map(int, counts)):,} combinations, more than "
@@ -71,8 +73,8 @@ def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
         low, high = (np.ravel(bound).astype(float) for bound in (space.low, space.high))
         if not (np.abs(low) < UNBOUNDED).all() or not (np.abs(high) < UNBOUNDED).all():
             raise KairodeError(
-                f"the actions of {where} have no bounds ({space}): give them some with gymnasium.wrappers.RescaleAction "
-                "or ClipAction."
+                f"the actions of {where} have no bounds ({space}): give them some with gymnasium.wrappers.RescaleAction"
+                " or ClipAction."
             )
         labels = _labels(names, [f"action{i}" if len(low) > 1 else "action" for i in range(len(low))], "action", where)
         shape, dtype, least, most = space.shape, space.dtype, space.low, space.high
@@ -91,8 +93,8 @@ def convert_observations(space: Any, names: Sequence[str], where: str) -> Observ
     """Observed variables of an observation space, flattened as by `gymnasium.spaces.flatten`."""
     if isinstance(space, spaces.Box) and len(space.shape) >= 2 and space.dtype == np.uint8:
         raise KairodeError(
-            f"{where} is observed as images ({space}), and models learn from named variables: make it with its state as "
-            "observation, or wrap it in a gymnasium.ObservationWrapper that computes features."
+            f"{where} is observed as images ({space}), and models learn from named variables: make it with its state "
+            "as observation, or wrap it in a gymnasium.ObservationWrapper that computes features."
         )
     found = _variables(space, "", where)
     if len(found) > MOST_VARIABLES:

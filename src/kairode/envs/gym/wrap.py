@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from kairode.envs.core import Intervals, Spec, Task
+from kairode.envs.core import Continuous, Intervals, Spec, Task
 from kairode.envs.gym.spaces import convert_actions, convert_observations, known_names
 from kairode.envs.host import HostEnvironment, NotRestored, Simulation, SimulationStep, SimulatorTask
 from kairode.errors import KairodeError, KairodeWarning
@@ -205,7 +205,8 @@ class GymnasiumSimulation(Simulation):
         tau = min(tau, self.limit - self.taken)
         if self.env.time_step is not None:
             return self._hold_shorter(self.convert(action), tau)
-        gamma, weight, step, given = self.gamma, 1.0, self.step, self.convert(action)
+        gamma, weight, given = self.gamma, 1.0, self.convert(action)
+        step: Callable[[Any], Any] = self.step
         reward = total = 0.0
         steps = whole_steps(self.where, tau)
         k, terminated, truncated, obs = 0, False, False, None
@@ -226,6 +227,7 @@ class GymnasiumSimulation(Simulation):
         """Steps of equal length, as few as are not longer than the usual one; their rewards in proportion."""
         assert self.env.time_step is not None
         steps = max(math.ceil(tau - 1e-6), 1)
+        hold: Callable[[Any], Any] = self.step
         share = tau / steps
         reward = total = 0.0
         k, terminated, truncated, obs = 0, False, False, None
@@ -233,7 +235,7 @@ class GymnasiumSimulation(Simulation):
         assign(self.usual_step * share)
         try:
             while k < steps:
-                obs, earned, terminated, truncated, _ = self.step(given)
+                obs, earned, terminated, truncated, _ = hold(given)
                 reward += self.gamma ** (k * share) * earned * share
                 total += earned * share
                 k += 1
@@ -355,8 +357,8 @@ def _maker(env: Any, options: dict[str, Any]) -> tuple[Callable[..., gymnasium.E
                 return copy.deepcopy(env)
             except Exception as error:  # whatever one of its parts raises
                 raise KairodeError(
-                    f"'{label}' cannot be copied ({type(error).__name__}: {error}): pass its id or a function that makes "
-                    "it, such as lambda: gymnasium.make(..)."
+                    f"'{label}' cannot be copied ({type(error).__name__}: {error}): pass its id or a function that "
+                    "makes it, such as lambda: gymnasium.make(..)."
                 ) from error
 
         return copied, label
@@ -439,8 +441,8 @@ def _check_contract(env: GymnasiumEnvironment) -> None:
     try:
         first = np.array(simulation.reset(0))
         kind = env.spec.actions
-        action: Any = np.int32(0) if not hasattr(kind, "low") else (np.array(kind.low) + np.array(kind.high)) / 2
-        simulation.transition(action, env.spec.intervals.low)
+        middle = np.add(kind.low, kind.high) / 2 if isinstance(kind, Continuous) else np.int32(0)
+        simulation.transition(np.asarray(middle), env.spec.intervals.low)
         again = np.array(simulation.reset(0))
     finally:
         simulation.close()
