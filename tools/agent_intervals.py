@@ -34,7 +34,7 @@ import kairode
 from kairode.agents.encoder import IdentityEncoder
 from kairode.agents.train_loop import train_agents
 from kairode.agents.train_step import TrainingBatch
-from kairode.algorithms.dyna import run_rounds
+from kairode.algorithms.dyna import read_state, run_rounds
 from kairode.algorithms.learn import learn_policy
 from kairode.algorithms.mpc import MPCTraining
 from kairode.algorithms.schedule import learn_schedule_policy, schedule_learn_config, split_ensemble
@@ -70,7 +70,7 @@ EPSILON = 0.05
 """Fraction of random actions of DQN in the tests on HIV, as in those of `kairode run`; none on the pendulum."""
 BOUND = 5
 """Decisions of the swing-up."""
-REAL = {"hiv": 10_400, "pendulum": 1800, "swing": 1100}
+REAL = {"hiv": 10_400, "pendulum": 1900, "swing": 1200}
 """Real decisions of `real`: about those of the Dyna rounds, whose number the parts `chosen` report."""
 TORQUES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 UPRIGHT, SLOW, HANGING = 0.2, 1.0, 0.1
@@ -78,6 +78,8 @@ DYNA: dict[str, dict[str, Any]] = {
     "pendulum": {"initial_episodes": 20, "episodes_per_round": 5, "rounds": 6},
     "swing": {"initial_episodes": 100, "episodes_per_round": 20, "rounds": 5},
 }
+DECISIONS = {"pendulum": 10, "swing": 5}
+"""In a chunk of an episode that models are fitted to, and in an imagined episode of the Dyna rounds."""
 DQN = DQNConfig(hidden=(128, 128), reward_scale=0.02, double_q=True, target_period=50, cooldown=0.3)
 SAC = ActorCriticConfig(
     kind="sac",
@@ -187,25 +189,35 @@ def is_up(obs: Any) -> Any:
     return (jnp.abs(jnp.arctan2(obs[..., 1], obs[..., 0])) < UPRIGHT) & (jnp.abs(obs[..., 2]) < SLOW)
 
 
-def dyna(name: str, folder: Path, seed: int) -> Any:
-    """Dyna rounds of the pendulum, from a checkpoint if they are finished."""
-    config = DynaConfig(
+def dyna_config(name: str, seed: int) -> DynaConfig:
+    return DynaConfig(
         env="pendulum",
         ensemble_size=3,
         fit_iterations=2000,
-        chunk_length=5 if name == "swing" else 10,
-        rollout_length=5 if name == "swing" else 10,
+        chunk_length=DECISIONS[name],
+        rollout_length=DECISIONS[name],
         imagined_episodes=600,
         dqn=dataclasses.replace(DQN, target_period=100, cooldown=0.0),
         seed=seed,
         **DYNA[name],
     )
-    return run_rounds(config, system(name), folder=folder / f"{name}-rounds-{seed}")
+
+
+def places(name: str, folder: Path, seed: int) -> tuple[Path, Path]:
+    """Folders of the Dyna rounds of the pendulum, and of the models of torques as numbers."""
+    return folder / f"{name}-rounds-{seed}", folder / f"{name}-torques-{seed}"
+
+
+def with_torques(name: str, data: Trajectory) -> Trajectory:
+    """The same episodes with torques as numbers."""
+    torques = np.asarray(TORQUES, np.float32)[np.asarray(data.action)][..., None]
+    spec = system(name, discrete=False).task.spec
+    return dataclasses.replace(data, spec=spec, action=np.where(data.mask[..., None], torques, 0.0))
 
 
 def learning(name: str, episodes: int) -> LearnConfig:
     whole = name == "swing"
-    return LearnConfig(episodes=episodes, rollout_length=None if whole else 10, obs_margin=0.2, dqn=DQN)
+    return LearnConfig(episodes=episodes, rollout_length=None if whole else DECISIONS[name], obs_margin=0.2, dqn=DQN)
 
 
 def chosen_on_hiv(folder: Path, seed: int) -> dict[str, Any]:
@@ -223,7 +235,10 @@ def chosen_on_hiv(folder: Path, seed: int) -> dict[str, Any]:
 
 def chosen_on_pendulum(name: str, folder: Path, seed: int) -> dict[str, Any]:
     """Intervals chosen for a policy learned on the system's own schedule, and for one learned with them."""
-    found, env = dyna(name, folder, seed), system(name)
+    env, (rounds, torques) = system(name), places(name, folder, seed)
+    found = run_rounds(dyna_config(name, seed), env, folder=rounds)
+    numbers = with_torques(name, found.data)
+    kairode.fit("latent-ode", numbers, seeds=3, iterations=4000, chunk_length=DECISIONS[name], folder=torques)
     bounded = name == "swing"
     candidates = tuple(round(0.05 * k, 2) for k in range(1, round(INTERVALS[name][-1] / 0.05) + 1))
     rows = {}
@@ -247,13 +262,17 @@ def chosen_on_pendulum(name: str, folder: Path, seed: int) -> dict[str, Any]:
     return {"real_decisions": found.data.decisions, "rows": rows}
 
 
-def modelled(name: str, folder: Path, seed: int) -> tuple[list[Any], Trajectory]:
-    """Models of the part `chosen`, with their data."""
+def modelled(name: str, folder: Path, seed: int, numbers: bool = False) -> tuple[list[Any], Trajectory]:
+    """Models of the part `chosen`, with their data; of torques as `numbers` for actors. Only read, so that several
+    processes may do so at once."""
+    if not (folder / f"{name}-chosen-seed{seed}.json").exists():
+        raise SystemExit(f"{folder} has no models of seed {seed} yet: run --only {name}-chosen --seed {seed} first.")
     if name == "hiv":
-        system: ModelledSystem = load_chosen(folder / f"hiv-run-{seed}")[0]
-        return system.models, system.data
-    found = dyna(name, folder, seed)
-    return found.models, found.data
+        system_of_run: ModelledSystem = load_chosen(folder / f"hiv-run-{seed}")[0]
+        return system_of_run.models, system_of_run.data
+    rounds, torques = places(name, folder, seed)
+    state = read_state(dyna_config(name, seed), system(name), rounds)
+    return (kairode.load_models(torques), with_torques(name, state.data)) if numbers else (state.members, state.data)
 
 
 def imagined_dqn(name: str, price: float, folder: Path, seed: int) -> dict[str, Any]:
@@ -267,17 +286,11 @@ def imagined_dqn(name: str, price: float, folder: Path, seed: int) -> dict[str, 
 
 def imagined_sac(name: str, price: float, folder: Path, seed: int) -> dict[str, Any]:
     """Models of torques as numbers, fitted to the same episodes."""
-    data, env = dyna(name, folder, seed).data, system(name, discrete=False)
-    torques = np.asarray(TORQUES, np.float32)[np.asarray(data.action)][..., None]
-    given = dataclasses.replace(data, spec=env.task.spec, action=np.where(data.mask[..., None], torques, 0.0))
-    options: dict[str, Any] = {"chunk_length": 5 if name == "swing" else 10}
-    models = kairode.fit(
-        "latent-ode", given, seeds=3, iterations=4000, folder=folder / f"{name}-torques-{seed}", **options
-    )
+    (models, given), env = modelled(name, folder, seed, numbers=True), system(name, discrete=False)
     place = choices(name, env, price)
     bounds = jnp.asarray(obs_range(given, 0.2))
     inside = place.around(make_model_env(models, env, obs_bounds=bounds, resample_member=True))
-    return {"real_decisions": data.decisions, **evaluated(name, place, sac(inside, SAC_DECISIONS, seed))}
+    return {"real_decisions": given.decisions, **evaluated(name, place, sac(inside, SAC_DECISIONS, seed))}
 
 
 def sac(place: Environment, decisions: int, seed: int) -> Policy:
