@@ -28,6 +28,7 @@ HOW_TO = (
         marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore::kairode.KairodeWarning")],
     ),
     pytest.param("docs/scaling.md", marks=pytest.mark.slow),
+    pytest.param("docs/agent-intervals.md", marks=pytest.mark.slow),
 )
 """Pages whose Python is run."""
 PAGES = ("README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))

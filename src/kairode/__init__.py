@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kairode.devices import use_devices
     from kairode.envs import Environment, Fixed, Given, HostEnvironment, Own, Schedule, Task, make
     from kairode.envs.gym import from_gymnasium
+    from kairode.envs.interval_actions import IntervalActions
     from kairode.models import DynamicsModel, predict
     from kairode.planning.model_env import ModelEnv, make_model_env
     from kairode.planning.optimize_schedule import optimize_schedule, schedule_for_learning

@@ -18,6 +18,7 @@ from kairode.data.trajectory import Trajectory
 from kairode.envs.accrual import AccruedRewards, with_and_without_discount
 from kairode.envs.core import Environment, Spec, Task
 from kairode.envs.host import HostEnvironment
+from kairode.envs.interval_actions import IntervalActions
 from kairode.envs.schedule import Schedule, as_schedule
 from kairode.errors import KairodeError
 from kairode.models.predict import check_same
@@ -66,7 +67,7 @@ def evaluate(
         episodes: number of episodes.
         schedule: None for the system's own, an interval, a list of intervals, or a `Schedule`.
         accrue: count the reward on every finest time step (each day for HIV) up to the same horizon, so that schedules
-            are comparable. None: only for schedules of `kairode.optimize_schedule`.
+            are comparable. None: only for schedules of `kairode.optimize_schedule` and agents that choose intervals.
         seed: random seed.
     """
     if not (isinstance(seed, int) and 0 <= seed < 2**30):
@@ -74,7 +75,7 @@ def evaluate(
     if isinstance(policy, QPolicy | ActorPolicy) and isinstance(env, Environment | HostEnvironment):
         check_same(policy.spec, env.task.spec, "policy")
     if accrue is None:
-        accrue = isinstance(schedule, Schedule) and schedule.accrued()
+        accrue = isinstance(env, IntervalActions) or (isinstance(schedule, Schedule) and schedule.accrued())
     if isinstance(env, HostEnvironment):
         found, totals = collect_scored(
             env, policy, episodes=episodes, seed=derive(seed, Purpose.TEST), schedule=schedule, accrued=accrue

@@ -281,7 +281,8 @@ def collect_enough(
     found = collect(env, policy, episodes=episodes, seed=seed, schedule=schedule, callback=callback)
     while found.decisions < decisions:
         missing = decisions - found.decisions
-        count = math.ceil(missing * len(found) / found.decisions)
+        # At most as many again: a lucky policy's episodes are far longer than those of its first, short ones.
+        count = min(math.ceil(missing * len(found) / found.decisions), len(found))
         # An episode depends on the seed and its number alone: those of another stream are new.
         other = int(np.random.SeedSequence([seed, len(found)]).generate_state(1)[0])
         found = join([found, collect(env, policy, episodes=count, seed=other, schedule=schedule, callback=callback)])

@@ -141,14 +141,16 @@ def learn_policy(
     folder: Path | None = None,
     callback: Callback = no_callback,
     stage: str = STAGE,
+    decisions: int | None = None,
 ) -> LearnResult:
-    """Like `learn`, with all settings in a config; the curve also has returns on the system `monitor`."""
+    """Like `learn`, with all settings in a config; the curve also has returns on the system `monitor`. With
+    `decisions`, training ends after so many, however many episodes they were."""
     task = _check_task(env, data)
     if isinstance(env, HostEnvironment):
         if models is None:
             if latent_policy:
                 raise KairodeError("latent_policy needs a model.")
-            return _learn_on_host(env, config, schedule, seed, accrue, monitor, folder, callback, stage)
+            return _learn_on_host(env, config, schedule, seed, accrue, monitor, folder, callback, stage, decisions)
         if data is None:
             raise KairodeError(
                 f"imagination in place of '{task.spec.name}' begins where its data do: pass data=.., such as "
@@ -216,6 +218,7 @@ def learn_policy(
         folder=folder,
         callback=callback,
         stage=stage,
+        decisions=decisions,
     )
     [policy] = training.policies([batch], settings.epsilon_at_test, settings.reward_scale)
     if scale is not None:
@@ -234,6 +237,7 @@ def _learn_on_host(
     folder: Path | None,
     callback: Callback,
     stage: str,
+    decisions: int | None,
 ) -> LearnResult:
     """Learn on the real system, simulations on the host."""
     spec, settings = env.task.spec, with_reward_scale(config.dqn, None)
@@ -260,6 +264,7 @@ def _learn_on_host(
         stage=stage,
         identity={"config": dataclasses.asdict(config), "schedule": str(schedule), "accrue": accrue}
         | {"system": spec_identity(spec)},
+        decisions=decisions,
     )
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == spec.finest)
     q = one(training.q, 0)

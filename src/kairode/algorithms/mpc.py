@@ -161,7 +161,7 @@ class MPCTraining:
         with self.session:
             self.session.complete = self.session.resumable and loop.decisions >= config.decisions
             while loop.decisions < config.decisions:
-                self._refit_if_due()
+                self.refit_if_due()
                 self.episodes += loop.step()
                 stop = self.session.interrupted()
                 if loop.decisions % 100 == 0:
@@ -179,7 +179,8 @@ class MPCTraining:
         """Policy of each seed, without exploration noise."""
         return self.loop.policies()
 
-    def _refit_if_due(self) -> None:
+    def refit_if_due(self) -> None:
+        """Refit the model every `refit_every` decisions."""
         loop, config = self.loop, self.config
         since = loop.decisions - config.agent.warmup
         if since % config.refit_every or since // config.refit_every != loop.epoch:
