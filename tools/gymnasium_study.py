@@ -14,26 +14,30 @@ episodes are not counted, and nothing was learned from them. The last policies a
 import argparse
 import dataclasses
 import json
+import math
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 import kairode
 from kairode.algorithms.learn import learn_policy
 from kairode.algorithms.mpc import MPCTraining
-from kairode.config.presets import learn_preset, mpc_preset
+from kairode.config.presets import dyna_preset, learn_preset, mpc_preset
 from kairode.envs.core import Discrete, Spec, Task
 from kairode.files import load_json, save_json
+from kairode.report.figures import CHOSEN, FIXED, RANDOM, finish_axes, save_figure
+from kairode.result import rounded
 from kairode.runs.record import make_record, read_record
 
 ROOT = Path(__file__).parents[1]
 RECORD, PICTURE = ROOT / "results" / "gymnasium.json", ROOT / "docs" / "gymnasium.svg"
 TEST_EPISODES, TEST_SEED = 100, 10
+CURVE_EPISODES = 10
+"""With continuous actions, for each point of a curve."""
 TRANSFER = (1, 2, 5, 8)
 """Intervals, in steps, that policies are tested at."""
 
@@ -121,9 +125,17 @@ def run(folder: Path, name: str, seed: int, free: bool, options: dict[str, Any])
 def with_model(env: Any, system: System, seed: int, options: dict[str, Any], folder: Path) -> Any:
     """Dyna rounds: the return after every round."""
     given = {"rounds": system.rounds, **system.options, **options}
+    if "dqn" in given:
+        given["dqn"] = dataclasses.replace(dyna_preset(env.task.spec.name).dqn, **given["dqn"])
     found = kairode.train_dyna(env, seed=seed, folder=folder, **given)
-    curve = [{"decisions": r["real_decisions"], "return": r["return"]["mean"] if isinstance(r["return"], dict) else r["return"]} for r in found.rounds]
-    return curve, found.policy, given
+    curve = [{"decisions": one["real_decisions"], "return": mean_of(one)} for one in found.rounds]
+    return curve, found.policy, {**given, "dqn": dataclasses.asdict(dyna_preset(env.task.spec.name).dqn)}
+
+
+def mean_of(figures: dict[str, Any]) -> float:
+    """The mean return of an evaluation."""
+    found = figures["return"]
+    return float(found["mean"] if isinstance(found, dict) else found)
 
 
 def without_model(env: Any, system: System, seed: int, options: dict[str, Any]) -> Any:
@@ -156,13 +168,13 @@ def control(env: Any, system: System, seed: int, free: bool, options: dict[str, 
             if loop.decisions % every == 0 or loop.decisions == decisions:
                 loop.update_learner()
                 policy = training.policies()[0]
-                found = kairode.evaluate(env, policy, episodes=20, seed=TEST_SEED + 1)
+                found = kairode.evaluate(env, policy, episodes=CURVE_EPISODES, seed=TEST_SEED + 1)
                 curve.append({"decisions": loop.decisions, "return": found.score})
     return curve, policy, dataclasses.asdict(config)
 
 
 def transfer(folder: Path, name: str, seed: int) -> None:
-    """Tests at other intervals: the policy as it is, one learned for the interval in the models, one without a model."""
+    """Tests at other intervals: the same policy, one learned for the interval in the models, one without a model."""
     path = folder / f"{name}-transfer-{seed}.json"
     if path.exists():
         return
@@ -171,9 +183,16 @@ def transfer(folder: Path, name: str, seed: int) -> None:
     found = kairode.train_dyna(env, seed=seed, folder=folder / f"{name}-{seed}", **given)
     rows: dict[str, Any] = {"decisions": found.data.decisions}
     for tau in TRANSFER:
-        test = {"schedule": tau, "episodes": TEST_EPISODES, "seed": TEST_SEED}
+        test: dict[str, Any] = {"schedule": tau, "episodes": TEST_EPISODES, "seed": TEST_SEED}
         learned = kairode.learn(
-            found.models, env, data=found.data, schedule=tau, seed=seed, rollout_length=10, episodes=2000, obs_margin=0.2
+            found.models,
+            env,
+            data=found.data,
+            schedule=tau,
+            seed=seed,
+            rollout_length=10,
+            episodes=2000,
+            obs_margin=0.2,
         )
         preset = learn_preset(env.task.spec.name, model_free=True)
         config = dataclasses.replace(preset, episodes=100_000)
@@ -183,8 +202,88 @@ def transfer(folder: Path, name: str, seed: int) -> None:
             "learned in the models": kairode.evaluate(env, learned, **test).figures(),
             "model-free, trained at it": kairode.evaluate(env, own.policy, **test).figures(),
         }
-        print(name, seed, tau, {kind: round(one["return"]["mean"] if isinstance(one["return"], dict) else one["return"], 1) for kind, one in rows[str(tau)].items()}, flush=True)
+        print(name, seed, tau, {kind: round(mean_of(one), 1) for kind, one in rows[str(tau)].items()}, flush=True)
     save_json(path, rows)
+
+
+def make_the_record(folder: Path) -> None:
+    """Join what is in the folder."""
+    figures: dict[str, Any] = {}
+    seconds = 0.0
+    for name in SYSTEMS:
+        found: dict[str, Any] = {}
+        for kind in ("model", "free"):
+            runs = [load_json(path) for path in sorted(folder.glob(f"{name}-{kind}-*.json"))]
+            if runs:
+                found[kind] = {
+                    "tests": [mean_of(one["test"]) for one in runs],
+                    "random": mean_of(runs[0]["random"]),
+                    "curves": [[[p["decisions"], round(p["return"], 1)] for p in one["curve"]] for one in runs],
+                    "seconds": [one["seconds"] for one in runs],
+                    "config": runs[0]["config"],
+                }
+                seconds += sum(one["seconds"] for one in runs)
+        moved = [load_json(path) for path in sorted(folder.glob(f"{name}-transfer-*.json"))]
+        if moved:
+            found["transfer"] = {
+                str(tau): {kind: [mean_of(one[str(tau)][kind]) for one in moved] for kind in moved[0][str(tau)]}
+                for tau in TRANSFER
+            }
+        if found:
+            figures[name] = {"gym_id": SYSTEMS[name].gym_id, "intervals": SYSTEMS[name].intervals, **found}
+        if {"model", "free"} <= set(found):
+            figures[name]["fewer"] = fewer(found)
+    command = "python tools/gymnasium_study.py record FOLDER"
+    config = {"test_episodes": TEST_EPISODES, "test_seed": TEST_SEED, "transfer": TRANSFER}
+    save_json(RECORD, make_record("gymnasium", config, rounded(figures), command=command, seconds=seconds))
+
+
+def fewer(found: dict[str, Any]) -> list[dict[str, float]]:
+    """Decisions with and without a model until the mean curve over the seeds first reaches a return: that with a model
+    at its last point, and the means of it and random actions."""
+    curves = {kind: mean_curve(found[kind]["curves"]) for kind in ("model", "free")}
+    chance, last = found["model"]["random"], curves["model"][1].max()
+    rows = []
+    for part in (0.5, 0.75, 1.0):
+        level = chance + part * (last - chance)
+        reached = {kind: first_at(*curve, level) for kind, curve in curves.items()}
+        rows.append({"return": level, **reached})
+    return rows
+
+
+def mean_curve(curves: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean return over the seeds, at the points of all of them up to the last one that every seed has."""
+    places = sorted({int(at) for curve in curves for at, _ in curve})
+    places = [at for at in places if at <= min(curve[-1][0] for curve in curves)]
+    each = [np.interp(places, *np.array(curve).T) for curve in curves]
+    return np.array(places), np.mean(each, axis=0)
+
+
+def first_at(places: np.ndarray, values: np.ndarray, level: float) -> float:
+    """Decisions at which a curve first reaches a level; infinite if it does not."""
+    where = np.flatnonzero(values >= level)
+    return float(places[where[0]]) if where.size else math.inf
+
+
+def study_figure(figures: dict[str, Any]) -> Figure:
+    """Return against real decisions, mean and range over the seeds, with a model and without."""
+    figure = Figure(figsize=(10.5, 2.9 * math.ceil(len(figures) / 3)), layout="constrained")
+    axes = figure.subplots(math.ceil(len(figures) / 3), 3, squeeze=False)
+    for place, found in zip(axes.ravel(), figures.values(), strict=False):
+        for kind, colour, words in (("model", CHOSEN, "with a model"), ("free", FIXED, "without")):
+            if kind not in found:
+                continue
+            curves = found[kind]["curves"]
+            at, mean = mean_curve(curves)
+            each = [np.interp(at, *np.array(curve).T) for curve in curves]
+            place.plot(at, mean, color=colour, lw=1.6, label=words)
+            place.fill_between(at, np.min(each, 0), np.max(each, 0), color=colour, alpha=0.15, lw=0)
+        place.axhline(found["model"]["random"], color=RANDOM, lw=1, ls=":", label="random actions")
+        place.set_title(found["gym_id"], fontsize=10)
+        finish_axes(place, "real decisions", "return", log=True, legend=7)
+    for place in axes.ravel()[len(figures) :]:
+        place.axis("off")
+    return figure
 
 
 def main() -> None:
@@ -204,6 +303,10 @@ def main() -> None:
         run(given.folder, given.name, given.seed, given.free, given.options)
     elif given.step == "transfer":
         transfer(given.folder, given.name, given.seed)
+    elif given.step == "record":
+        make_the_record(given.folder)
+    else:
+        save_figure(study_figure(read_record(RECORD)["figures"]), PICTURE)
 
 
 if __name__ == "__main__":

@@ -112,18 +112,25 @@ def has_controls(env: str, fields: Sequence[str]) -> bool:
 def _run_named(config: RunConfig, out: Path | None, quiet: bool) -> None:
     with loading(quiet):
         from kairode.callbacks import Progress
+        from kairode.envs.zoo import make
         from kairode.report.progress import display
         from kairode.report.run_page import write_run_page
         from kairode.report.runs import print_run
+        from kairode.runs.film import film_of_run
         from kairode.runs.pipeline import run_pipeline
+        from kairode.runs.policies import load_policy
 
     folder = out or default_folder(config)
     with display(quiet) as show:
         record = run_pipeline(config, folder, show)
         show(Progress("writing the page"))
         page = write_run_page(folder)
+        env = make(config.env, setting=config.setting, **config.env_fields)
+        film = film_of_run(env, load_policy(folder), folder)
     if not quiet:
         print_run(record)
+        if film:
+            say(film)
         say(f"Report: {page}")
 
 
@@ -148,7 +155,8 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
         from kairode.report.progress import display
         from kairode.report.run_page import write_run_page
         from kairode.report.video import save_gait
-        from kairode.runs.mpc import load_policies, make_env, run_mpc
+        from kairode.runs.film import film_of_run
+        from kairode.runs.mpc import best_seed, load_policies, make_env, run_mpc
         from kairode.runs.video import record_gait
 
     folder = out or default_folder(config)
@@ -158,9 +166,13 @@ def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:
         save_figure(mpc_learning_figure({f"{config.env}, {config.model}": record}), folder / "learning.svg")
         page = write_run_page(folder)
         env = make_env(config)
-        shown = save_gait(record_gait(env, load_policies(folder), record, folder), folder)
+        policies = load_policies(folder)
+        shown = save_gait(record_gait(env, policies, record, folder), folder)
+        film = film_of_run(env, policies[best_seed(record)], folder)
     if not quiet:
         print_control(record, env.task.spec)
         say(f"Policies and record: {folder}. Learning curve: {folder / 'learning.svg'}.{shown}")
+        if film:
+            say(film)
         say(f"Evaluate it again: kairode evaluate {folder} --episodes 20")
         say(f"Report: {page}")

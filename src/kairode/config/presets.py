@@ -83,6 +83,9 @@ _OTHER_DYNA: dict[str, Any] = {
     "initial_decisions": 300,
     "episodes_per_round": 1,
     "decisions_per_round": 200,
+    "exploration": 0.02,
+    "fit_iterations": 1000,
+    "chunk_length": 10,
     "standardize": True,
 }
 """Episodes of other systems may have ten decisions or a thousand."""
@@ -91,8 +94,7 @@ _OTHER_DYNA: dict[str, Any] = {
 def dyna_preset(env: str, **changes: Any) -> DynaConfig:
     """Dyna rounds with the environment's settings of learning; `changes` replace fields."""
     # Imagined episodes are short, so the target network is updated after more of them.
-    learn = learn_preset(env)
-    dqn = dataclasses.replace(learn.dqn, target_period=100)
+    dqn = dataclasses.replace(learn_preset(env).dqn, target_period=100, cooldown=0.0 if env in _DYNA else 0.5)
     return DynaConfig(env=env, **{"dqn": dqn, **_DYNA.get(env, _OTHER_DYNA), **changes})
 
 
@@ -122,12 +124,14 @@ _MPC: dict[str, dict[str, Any]] = {
 _PAPER_MPC: dict[str, dict[str, Any]] = {env: {} for env in ROBOTS}
 _OTHER_MPC: dict[str, Any] = {
     "agent": ActorCriticConfig(
-        kind="sac",
         hidden=(128, 128),
         actor_learning_rate=1e-3,
         critic_learning_rate=1e-3,
         polyak=5e-3,
         warmup=300,
+        updates=4,
+        reward_scale=0.1,
+        noise=0.2,
     ),
     "plan": PlanConfig(candidates=200, elites=10, noise=0.3),
     "refit_every": 300,
@@ -254,7 +258,7 @@ def _dyna_run(config: RunConfig, rounds: int) -> RunConfig:
         decisions_per_round=dyna.decisions_per_round,
         rounds=rounds,
         ensemble_size=dyna.ensemble_size,
-        fit_iterations=2000,
+        fit_iterations=min(dyna.fit_iterations, 2000),
         learn=learn,
         schedule_episodes=min(config.schedule_episodes, 800),
         schedule_refits=1 if config.schedule_episodes else 0,
@@ -263,8 +267,8 @@ def _dyna_run(config: RunConfig, rounds: int) -> RunConfig:
 
 def dyna_of_run(run: RunConfig) -> DynaConfig:
     """The Dyna rounds of the main job."""
-    return DynaConfig(
-        env=run.env,
+    return dataclasses.replace(
+        dyna_preset(run.env),
         model=run.model,
         initial_episodes=run.episodes,
         initial_decisions=run.initial_decisions,

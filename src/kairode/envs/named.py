@@ -34,7 +34,7 @@ def make_named(name: str, fields: dict[str, Any]) -> Environment | HostEnvironme
             f"'{name}' is a {type(found).__name__}: it must be an environment, a class of one, or a function that "
             "makes one."
         )
-    own = set(inspect.signature(found).parameters)
+    own = _parameters(found, fields)
     made = _called(found, name, {field: value for field, value in fields.items() if field in own})
     if isinstance(made, Environment | HostEnvironment):
         if strange := [field for field in fields if field not in own]:
@@ -72,6 +72,16 @@ def _attribute(module: str, rest: str, name: str) -> Any:
         one for one, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__
     ]
     raise unknown("name", rest, known, where=f"in the module '{module}'")
+
+
+def _parameters(function: Any, fields: dict[str, Any]) -> set[str]:
+    """Names of a function's parameters; with **, the fields as well."""
+    try:
+        known = inspect.signature(function).parameters
+    except ValueError:  # of some written in C
+        return set(fields)
+    several = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
+    return set(known) | (set(fields) if several else set())
 
 
 def _called(found: Any, name: str, fields: dict[str, Any]) -> Any:

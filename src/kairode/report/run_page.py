@@ -118,11 +118,16 @@ def headline(record: dict[str, Any]) -> list[tuple[str, str]]:
 def run_section(record: dict[str, Any]) -> str:
     config, figures, spec = record["config"], record["figures"], spec_of(record)
     size, per_round = config["ensemble_size"], config["episodes_per_round"]
-    sentences = [f"{config['episodes']:,} real episodes of '{spec.name}' were collected with random actions."]
+    # With a number of decisions, more episodes may have been collected than the config says.
+    first = figures["rounds"][0]["real_episodes"] if config["rounds"] else config["episodes"]
+    sentences = [f"{first:,} real episodes of '{spec.name}' were collected with random actions."]
+    more = f"{per_round} more episodes"
+    if config.get("decisions_per_round"):
+        more = f"episodes of together {config['decisions_per_round']:,} decisions or more"
     if config["rounds"]:
         sentences.append(
             f"{size} {config['model']} models were fitted to them and a policy was learned in their imagination. "
-            f"Then, in each of {config['rounds']} Dyna rounds, the policy collected {per_round} more episodes, "
+            f"Then, in each of {config['rounds']} Dyna rounds, the policy collected {more}, "
             "the models were refitted and the policy was trained further: "
             f"{figures['real_episodes']['imagination']} real episodes in total."
         )
@@ -135,7 +140,8 @@ def run_section(record: dict[str, Any]) -> str:
     if "visits" in figures and config["schedule_refits"]:
         sentences.append(
             f"To choose {spec.decision_name} times, a second policy was learned together with its schedule; it "
-            f"collected {config['schedule_refits'] * per_round} more real episodes, and the models were refitted "
+            f"collected {figures['visits']['real_episodes'] - figures['real_episodes']['imagination']} more real "
+            "episodes, and the models were refitted "
             f"to all {figures['visits']['real_episodes']}."
         )
     sentences.append("All policies are tested on new episodes of the real system.")

@@ -21,6 +21,10 @@ NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "MountainCarContinuous": (("x", "dx"), ("force",)),
     "Acrobot": (("cos1", "sin1", "cos2", "sin2", "dtheta1", "dtheta2"), ("torque -1", "torque 0", "torque +1")),
     "Pendulum": (("cos", "sin", "dtheta"), ("torque",)),
+    "LunarLanderContinuous": (
+        ("x", "y", "dx", "dy", "angle", "dangle", "left leg", "right leg"),
+        ("main engine", "side engines"),
+    ),
     "LunarLander": (
         ("x", "y", "dx", "dy", "angle", "dangle", "left leg", "right leg"),
         ("none", "left engine", "main engine", "right engine"),
@@ -45,14 +49,15 @@ class Observations(NamedTuple):
 
 def known_names(gym_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of variables and actions of a registered environment; empty if they are not known."""
-    return NAMES.get(gym_id.rpartition("/")[2].partition("-v")[0].removesuffix("Continuous"), ((), ()))
+    return NAMES.get(gym_id.rpartition("/")[2].partition("-v")[0], ((), ()))
 
 
-def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
-    """Actions of an action space; combinations of several discrete ones are numbered in order."""
+def convert_actions(space: Any, names: Sequence[str], where: str, known: Sequence[str] = ()) -> Actions:
+    """Actions of an action space; combinations of several discrete ones are numbered in order. `known` names are taken
+    if they are as many."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        labels = _labels(names, [str(start + i) for i in range(int(space.n))], "action", where)
+        labels = _labels(names, [str(start + i) for i in range(int(space.n))], "action", where, known)
         return Actions(Discrete(labels), lambda action: int(action) + start)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
         if isinstance(space, spaces.MultiBinary):
@@ -67,7 +72,7 @@ def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
             )
         every = np.array(list(itertools.product(*map(range, counts)))) + starts
         table = every.reshape(-1, *space.shape).astype(space.dtype)
-        labels = _labels(names, [" ".join(map(str, row)) for row in every], "action", where)
+        labels = _labels(names, [" ".join(map(str, row)) for row in every], "action", where, known)
         return Actions(Discrete(labels), lambda action: table[int(action)].copy())
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         low, high = (np.ravel(bound).astype(float) for bound in (space.low, space.high))
@@ -76,11 +81,12 @@ def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
                 f"the actions of {where} have no bounds ({space}): give them some with gymnasium.wrappers.RescaleAction"
                 " or ClipAction."
             )
-        labels = _labels(names, [f"action{i}" if len(low) > 1 else "action" for i in range(len(low))], "action", where)
+        usual = [f"action{i}" if len(low) > 1 else "action" for i in range(len(low))]
+        labels = _labels(names, usual, "action", where, known)
         shape, dtype, least, most = space.shape, space.dtype, space.low, space.high
 
         def convert(action: Any) -> np.ndarray:
-            return np.minimum(np.maximum(np.asarray(action, dtype).reshape(shape), least), most)
+            return np.asarray(np.minimum(np.maximum(np.asarray(action, dtype).reshape(shape), least), most))
 
         return Actions(Continuous(labels, tuple(low.tolist()), tuple(high.tolist())), convert)
     raise KairodeError(
@@ -89,8 +95,9 @@ def convert_actions(space: Any, names: Sequence[str], where: str) -> Actions:
     )
 
 
-def convert_observations(space: Any, names: Sequence[str], where: str) -> Observations:
-    """Observed variables of an observation space, flattened as by `gymnasium.spaces.flatten`."""
+def convert_observations(space: Any, names: Sequence[str], where: str, known: Sequence[str] = ()) -> Observations:
+    """Observed variables of an observation space, flattened as by `gymnasium.spaces.flatten`. `known` names are taken
+    if they are as many."""
     if isinstance(space, spaces.Box) and len(space.shape) >= 2 and space.dtype == np.uint8:
         raise KairodeError(
             f"{where} is observed as images ({space}), and models learn from named variables: make it with its state "
@@ -102,11 +109,19 @@ def convert_observations(space: Any, names: Sequence[str], where: str) -> Observ
             f"{where} has {len(found):,} observed variables, more than {MOST_VARIABLES:,}: reduce them with a "
             "gymnasium.ObservationWrapper."
         )
-    labels = _labels(names, [variable.name for variable in found], "observation", where)
+    labels = _labels(names, [variable.name for variable in found], "observation", where, known)
     variables = tuple(Variable(name, one.unit, one.low, one.high) for name, one in zip(labels, found, strict=True))
     if isinstance(space, spaces.Box):
-        return Observations(variables, np.asarray if len(space.shape) == 1 else np.ravel)
-    return Observations(variables, lambda obs: np.asarray(spaces.flatten(space, obs), np.float64))
+        # A copy: an environment may return its own state, and change it in the next step.
+        return Observations(variables, np.array if len(space.shape) == 1 else lambda obs: np.array(obs).reshape(-1))
+    single = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+
+    def flatten(obs: Any) -> np.ndarray:
+        if single and not space.contains(obs):  # a negative index would count from the end
+            raise ValueError
+        return np.asarray(spaces.flatten(space, obs), np.float64)
+
+    return Observations(variables, flatten)
 
 
 def _variables(space: Any, name: str, where: str) -> list[Variable]:
@@ -125,10 +140,12 @@ def _variables(space: Any, name: str, where: str) -> list[Variable]:
     if isinstance(space, spaces.Discrete):
         return [Variable(f"{name or 'obs'}={int(space.start) + i}", "", 0.0, 1.0) for i in range(int(space.n))]
     if isinstance(space, spaces.MultiDiscrete):
-        several = [
-            (_numbered(name or "obs", i, space.nvec.size), int(count)) for i, count in enumerate(np.ravel(space.nvec))
+        several = enumerate(zip(np.ravel(space.nvec).tolist(), np.ravel(space.start).tolist(), strict=True))
+        return [
+            Variable(f"{_numbered(name or 'obs', i, space.nvec.size)}={start + value}", "", 0.0, 1.0)
+            for i, (count, start) in several
+            for value in range(count)
         ]
-        return [Variable(f"{one}={value}", "", 0.0, 1.0) for one, count in several for value in range(count)]
     if isinstance(space, spaces.MultiBinary):
         size = int(np.prod(space.shape))
         return [Variable(_numbered(name or "obs", i, size), "", 0.0, 1.0) for i in range(size)]
@@ -146,10 +163,12 @@ def _numbered(name: str, i: int, count: int) -> str:
     return name if count == 1 else f"{name}{i}" if name == "obs" else f"{name} {i}"
 
 
-def _labels(given: Sequence[str], usual: Sequence[str], what: str, where: str) -> tuple[str, ...]:
-    """Names that were given, or the usual ones."""
+def _labels(
+    given: Sequence[str], usual: Sequence[str], what: str, where: str, known: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Names that were given, or known ones if they are as many, or the usual ones."""
     if not given:
-        return tuple(usual)
+        return tuple(known if len(known) == len(usual) else usual)
     if len(given) != len(usual) or len(set(given)) != len(given):
         raise KairodeError(f"{what}_names of {where} must be {len(usual)} different names, got {list(given)}.")
     return tuple(given)

@@ -69,13 +69,15 @@ def from_gymnasium(
         inner, limit = _without_outer(first)
         where = f"'{name or label}'"
         known = known_names(label)
-        observations = convert_observations(inner.observation_space, observation_names or known[0], where)
-        actions = convert_actions(inner.action_space, action_names or known[1], where)
+        observations = convert_observations(inner.observation_space, observation_names, where, known[0])
+        actions = convert_actions(inner.action_space, action_names, where, known[1])
         if time_step is not None:
             _time_step_of(inner, time_step, where)
         own_limit = limit is not None
         steps = limit if limit is not None else getattr(first.spec, "max_episode_steps", None)
         steps = steps if horizon is None else horizon
+        if time_step is None and steps is not None and steps != math.inf and steps != round(steps):
+            raise KairodeError(f"the horizon of {where} must be a whole number of steps, got {steps:g}.")
         if steps is None:
             steps = WITHOUT_LIMIT
             warnings.warn(
@@ -94,7 +96,7 @@ def from_gymnasium(
         discount=discount,
         settings=(
             ("id", label),
-            ("intervals", intervals if isinstance(intervals, int | float) else tuple(intervals)),
+            ("intervals", _plain(low) if np.ndim(intervals) == 0 else tuple(map(_plain, values or (low, high)))),
             ("discount", discount),
             ("horizon", float(steps)),
             ("time_step", time_step),
@@ -153,21 +155,27 @@ class GymnasiumSimulation(Simulation):
         self.gym, _ = _without_outer(made)
         known = known_names(str(dict(spec.settings)["id"]))
         self.flatten = convert_observations(
-            self.gym.observation_space, env.observation_names or known[0], self.where
+            self.gym.observation_space, env.observation_names, self.where, known[0]
         ).flatten
-        self.convert = convert_actions(self.gym.action_space, env.action_names or known[1], self.where).convert
+        self.convert = convert_actions(self.gym.action_space, env.action_names, self.where, known[1]).convert
         self.step, self.gamma, self.limit = self.gym.step, spec.discount, spec.horizon
         self.shape = (len(spec.observations),)
         self.low, self.high = spec.intervals.low, spec.intervals.high
         self.random = np.random.default_rng()
         self.usual_step = _time_step_of(self.gym, env.time_step, self.where)[0]() if env.time_step else 0.0
         self.seed: int | None = None
-        self.begun, self.over, self.taken = False, False, 0.0
+        self.begun, self.over, self.terminated, self.taken = False, False, False, 0.0
         self.obs = np.zeros(self.shape)
         self.held: list[tuple[Any, float]] = []
 
     def reset(self, seed: int | None) -> np.ndarray:
-        found = self.gym.reset(seed=seed)
+        try:
+            found = self.gym.reset(seed=seed)
+        except TypeError as error:
+            raise KairodeError(
+                f"{self.where} failed in a reset ({error}): reset must take seed=.. and options=.., and begin with "
+                "super().reset(seed=seed)."
+            ) from error
         if not (isinstance(found, tuple) and len(found) == 2):
             raise KairodeError(
                 f"{self.where} breaks Gymnasium's contract: reset must return (observation, info), got "
@@ -181,6 +189,8 @@ class GymnasiumSimulation(Simulation):
 
     def interval(self, action: np.ndarray) -> float:
         env = self.env
+        if self.over:  # waits for its reset, and draws nothing
+            return self.low
         if env.rule is not None:
             tau = float(env.rule(self.obs, action))
             if not self.low <= tau <= self.high or (env.time_step is None and tau != round(tau)):
@@ -200,19 +210,24 @@ class GymnasiumSimulation(Simulation):
         if not self.begun:
             raise KairodeError(f"reset {self.where} before its first step.")
         if self.over:
-            return SimulationStep(self.obs, 0.0, True, False, 0.0, 0.0)
-        self.held.append((np.array(action), float(tau)))
-        tau = min(tau, self.limit - self.taken)
+            return SimulationStep(self.obs, 0.0, self.terminated, not self.terminated, 0.0, 0.0)
+        self.held.append((action, tau))
+        left = self.limit - self.taken
+        if tau > left:
+            tau = left
+        given = self.convert(action)
         if self.env.time_step is not None:
-            return self._hold_shorter(self.convert(action), tau)
-        gamma, weight, given = self.gamma, 1.0, self.convert(action)
+            return self._hold_shorter(given, tau)
+        steps = int(tau)
+        if steps != tau or steps < 1:
+            steps = whole_steps(self.where, tau)
+        gamma, weight = self.gamma, 1.0
         step: Callable[[Any], Any] = self.step
         reward = total = 0.0
-        steps = whole_steps(self.where, tau)
-        k, terminated, truncated, obs = 0, False, False, None
+        terminated = truncated = False
+        k, obs = 0, None
         try:
-            while k < steps:
-                k += 1
+            for k in range(1, steps + 1):  # noqa: B007  the number of steps taken
                 obs, earned, terminated, truncated, _ = step(given)
                 reward += weight * earned
                 total += earned
@@ -227,7 +242,7 @@ class GymnasiumSimulation(Simulation):
         """Steps of equal length, as few as are not longer than the usual one; their rewards in proportion."""
         assert self.env.time_step is not None
         steps = max(math.ceil(tau - 1e-6), 1)
-        hold: Callable[[Any], Any] = self.step
+        hold = self.step if isinstance(given, int) else self._step_copy
         share = tau / steps
         reward = total = 0.0
         k, terminated, truncated, obs = 0, False, False, None
@@ -247,19 +262,28 @@ class GymnasiumSimulation(Simulation):
             assign(self.usual_step)
         return self._ended(obs, reward, bool(terminated), bool(truncated), k * share, total)
 
+    def _step_copy(self, given: np.ndarray) -> Any:
+        """An environment may change the array that it is given, which is held for further steps."""
+        return self.step(given.copy())
+
     def _ended(
         self, obs: Any, reward: Any, terminated: bool, truncated: bool, elapsed: float, total: Any
     ) -> SimulationStep:
         self.taken += elapsed
         self.obs = self._seen(obs)
+        if np.ndim(reward):
+            raise KairodeError(
+                f"{self.where} breaks Gymnasium's contract: a reward must be a number, got an array of shape "
+                f"{np.shape(reward)}."
+            )
         truncated = truncated or self.taken >= self.limit - 1e-6
-        self.over = terminated or truncated
+        self.over, self.terminated = terminated or truncated, terminated
         return SimulationStep(self.obs, float(reward), terminated, truncated and not terminated, elapsed, float(total))
 
     def _seen(self, obs: Any) -> np.ndarray:
         try:
             seen = self.flatten(obs)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise self._outside(obs) from error
         if seen.shape != self.shape or seen.dtype.kind not in "fiub":
             raise self._outside(obs)
@@ -276,7 +300,7 @@ class GymnasiumSimulation(Simulation):
         """The error of a step: the environment's, or that it returned something else than it should."""
         found = None
         text = str(error)
-        if "unpack" in text or "unsupported operand" in text or "cannot unpack" in text:
+        if "unpack" in text or "unsupported operand" in text:
             found = (
                 f"step must return (observation, reward, terminated, truncated, info), with a number as reward: {text}"
             )
@@ -289,7 +313,7 @@ class GymnasiumSimulation(Simulation):
             return None
         return {
             "seed": self.seed,
-            "held": list(self.held),
+            "held": [(np.array(action), float(tau)) for action, tau in self.held],
             "obs": np.array(self.obs),
             "random": self.random.bit_generator.state,
         }
@@ -341,6 +365,10 @@ def _checked_intervals(given: Any, *, continuous: bool) -> tuple[float, float, t
     return min(values), max(values), tuple(values) if len(values) > 2 else ()
 
 
+def _plain(value: float) -> int | float:
+    return int(value) if value == round(value) else value
+
+
 def _maker(env: Any, options: dict[str, Any]) -> tuple[Callable[..., gymnasium.Env], str]:
     """A function that makes the environment, and its name."""
     if isinstance(env, str):
@@ -377,8 +405,10 @@ def _made(make: Callable[..., gymnasium.Env], label: str, options: dict[str, Any
         raise KairodeError(f"'{label}' needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
         raise KairodeError(f"Gymnasium cannot make '{label}': {error}") from error
+    except ModuleNotFoundError as error:
+        raise KairodeError(f"the module of '{label}' cannot be imported: {error}") from error
     except TypeError as error:
-        raise KairodeError(f"'{label}' cannot be made with {options or 'no options'}: {error}") from error
+        raise KairodeError(f"'{label}' cannot be made: {error}.") from error
     if not isinstance(found, gymnasium.Env):
         raise KairodeError(
             f"'{label}' made a {type(found).__name__}, not a gymnasium.Env: its class must derive from gymnasium.Env."
@@ -417,8 +447,12 @@ def _time_step_of(env: gymnasium.Env, path: str, where: str) -> tuple[Callable[[
     try:
         owner = operator.attrgetter(parent)(owner) if parent else owner
         value = float(getattr(owner, last))
+        setattr(owner, last, getattr(owner, last))
     except (AttributeError, TypeError, ValueError) as error:
-        raise KairodeError(f"{where} has no time step that can be set: its attribute '{path}' is no number.") from error
+        raise KairodeError(
+            f"{where} has no time step that can be set: its attribute '{path}' is missing, is no "
+            "number, or has no setter."
+        ) from error
     if not 0 < value < math.inf:
         raise KairodeError(f"the time step of {where}, '{path}', must be positive, got {value:g}.")
     return lambda: float(getattr(owner, last)), lambda new: setattr(owner, last, new)
