@@ -112,7 +112,7 @@ class HostVectorEnv(VectorEnv):
             move(self.split[0], self.groups[0])
         else:
             list(self.pool.map(move, self.split, self.groups))
-        reward, total, terminated, truncated = self._judged(before, actions, intervals, reports)
+        reward, total, terminated, truncated = self._judged(before, actions, intervals, reports, resets)
         self.time += intervals
         self.count += 1
         truncated = (truncated | is_truncated(self.spec, self.time, self.count)) & ~terminated
@@ -140,7 +140,12 @@ class HostVectorEnv(VectorEnv):
         return None
 
     def _judged(
-        self, before: np.ndarray, actions: np.ndarray, intervals: np.ndarray, reports: Sequence[SimulationStep | None]
+        self,
+        before: np.ndarray,
+        actions: np.ndarray,
+        intervals: np.ndarray,
+        reports: Sequence[SimulationStep | None],
+        resets: np.ndarray,
     ) -> tuple[Any, Any, np.ndarray, np.ndarray]:
         """Reward, undiscounted reward, termination and truncation of every instance; sets the time that passed."""
         terminated, truncated = np.zeros((2, self.size), bool)
@@ -149,7 +154,7 @@ class HostVectorEnv(VectorEnv):
             if report is not None:
                 reward[i], total[i], intervals[i] = report.reward, report.total, report.elapsed
                 terminated[i], truncated[i] = report.terminated, report.truncated
-            elif self.own_rewards:
+            elif self.own_rewards and not resets[i]:
                 raise KairodeError(
                     f"the simulation of '{self.spec.name}' must return a SimulationStep from `transition`: its task "
                     "knows no rewards."
@@ -227,14 +232,14 @@ class HostVectorEnv(VectorEnv):
         if not (self.own_rewards or self.task.batched):
             step = self.step(action[None], np.array([tau]))
             return OneStep(step.obs[0], *(x[0].item() for x in step[1:6]))
-        found, truncated = simulation.transition(action, tau), False
+        found, terminated, truncated = simulation.transition(action, tau), False, False
         if isinstance(found, SimulationStep):
             obs, reward, terminated, truncated, tau = found[:5]
         else:
             obs = found
         if not self.own_rewards:
             reward = self.reward(self.obs[0], action, obs, np.float64(tau))
-            terminated = bool(self.terminal(obs))
+            terminated = terminated or bool(self.terminal(obs))
         time, count = self.time.item() + tau, self.count.item() + 1
         truncated = not terminated and (truncated or bool(is_truncated(self.spec, time, count)))
         self.obs, self.time[0], self.count[0] = np.asarray(obs, np.float64)[None], time, count
@@ -333,7 +338,8 @@ class HostVectorEnv(VectorEnv):
 
 def pack_states(states: Sequence[Any]) -> np.ndarray:
     """States of simulations as one array: rows of numbers if each is a vector of them, otherwise of bytes."""
-    if all(isinstance(one, np.ndarray) and one.ndim == 1 and one.dtype == np.float64 for one in states):
+    shapes = {one.shape if isinstance(one, np.ndarray) and one.dtype == np.float64 else None for one in states}
+    if len(shapes) == 1 and len(next(iter(shapes)) or ()) == 1:
         return np.stack(states)
     packed = [b"" if one is None else pack(one) for one in states]
     rows = np.zeros((len(states), max(len(one) for one in packed)), np.uint8)

@@ -187,7 +187,7 @@ class GymnasiumSimulation(Simulation):
         self.obs = self._seen(found[0])
         return self.obs
 
-    def interval(self, action: np.ndarray) -> float:
+    def interval(self, action: np.ndarray | np.integer) -> float:
         env = self.env
         if self.over:  # waits for its reset, and draws nothing
             return self.low
@@ -206,7 +206,7 @@ class GymnasiumSimulation(Simulation):
             return float(self.random.integers(int(self.low), int(self.high) + 1))
         return float(self.random.uniform(self.low, self.high))
 
-    def transition(self, action: np.ndarray, tau: float) -> SimulationStep:
+    def transition(self, action: np.ndarray | np.integer, tau: float) -> SimulationStep:
         if not self.begun:
             raise KairodeError(f"reset {self.where} before its first step.")
         if self.over:
@@ -222,7 +222,7 @@ class GymnasiumSimulation(Simulation):
         if steps != tau or steps < 1:
             steps = whole_steps(self.where, tau)
         gamma, weight = self.gamma, 1.0
-        step: Callable[[Any], Any] = self.step
+        step: Callable[[Any], Any] = self.step if isinstance(given, int) else self._step_copy
         reward = total = 0.0
         terminated = truncated = False
         k, obs = 0, None
@@ -242,7 +242,7 @@ class GymnasiumSimulation(Simulation):
         """Steps of equal length, as few as are not longer than the usual one; their rewards in proportion."""
         assert self.env.time_step is not None
         steps = max(math.ceil(tau - 1e-6), 1)
-        hold = self.step if isinstance(given, int) else self._step_copy
+        hold: Callable[[Any], Any] = self.step if isinstance(given, int) else self._step_copy
         share = tau / steps
         reward = total = 0.0
         k, terminated, truncated, obs = 0, False, False, None
