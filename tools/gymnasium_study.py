@@ -79,12 +79,12 @@ def height(obs: Any) -> Any:
 
 
 SYSTEMS = {
-    "cart-pole": System("CartPole-v1"),
+    "cart-pole": System("CartPole-v1", rounds=8),
     "mountain-car": System("MountainCar-v0", (1, 10)),
-    "acrobot": System("Acrobot-v1", task=Height),
+    "acrobot": System("Acrobot-v1", rounds=6, task=Height),
     "lunar-lander": System("LunarLander-v3"),
-    "pendulum": System("Pendulum-v1"),
-    "walker": System("Walker2d-v5", decisions=10_000),
+    "pendulum": System("Pendulum-v1", free_decisions=9000),
+    "walker": System("Walker2d-v5", decisions=5000),
 }
 
 
@@ -125,8 +125,6 @@ def run(folder: Path, name: str, seed: int, free: bool, options: dict[str, Any])
 def with_model(env: Any, system: System, seed: int, options: dict[str, Any], folder: Path) -> Any:
     """Dyna rounds: the return after every round."""
     given = {"rounds": system.rounds, **system.options, **options}
-    if "dqn" in given:
-        given["dqn"] = dataclasses.replace(dyna_preset(env.task.spec.name).dqn, **given["dqn"])
     found = kairode.train_dyna(env, seed=seed, folder=folder, **given)
     curve = [{"decisions": one["real_decisions"], "return": mean_of(one)} for one in found.rounds]
     return curve, found.policy, {**given, "dqn": dataclasses.asdict(dyna_preset(env.task.spec.name).dqn)}
@@ -158,7 +156,7 @@ def control(env: Any, system: System, seed: int, free: bool, options: dict[str, 
     others = {key: value for key, value in options.items() if key not in ("agent", "plan")}
     config = dataclasses.replace(config, agent=agent, plan=plan, decisions=decisions, **others)
     curve = []
-    every = 1500 if free else config.refit_every
+    every = 500 if free else config.refit_every
     with MPCTraining(config, env, None) as training:
         loop = training.loop
         loop.warm_up()

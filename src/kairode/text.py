@@ -83,3 +83,8 @@ def say(*sentences: object) -> None:
     """Print sentences, one per line."""
     for sentence in sentences:
         print(visible(sentence))
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's: `gym:CartPole-v1` becomes `gym-CartPole-v1`."""
+    return re.sub(r"[^\w.-]+", "-", name)

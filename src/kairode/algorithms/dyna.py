@@ -113,7 +113,7 @@ def train_dyna(
         folder: keep checkpoints there, and resume from them; more rounds continue where fewer ended.
         callback: called with a `kairode.callbacks.Progress`; its message summarises each round.
         options: other fields of `kairode.config.algorithms.DynaConfig`: initial_episodes, episodes_per_round, model,
-            ensemble_size, fit_iterations, imagined_episodes, ..
+            ensemble_size, fit_iterations, imagined_episodes, ..; `dqn` takes a dictionary of fields of `DQNConfig`.
     """
     env = make(env) if isinstance(env, str) else env
     if not isinstance(env, Environment | HostEnvironment):

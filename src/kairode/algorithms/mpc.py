@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def train_mpc(
     model: str = "latent-ode",
     *,
     decisions: int | None = None,
-    agent: str | None = None,
+    agent: str | Mapping[str, Any] | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
     callback: Callback = no_callback,
@@ -52,18 +53,22 @@ def train_mpc(
         env: a system with continuous actions: an environment, its name, or your own.
         model: dynamics model to plan with, refitted as data grow; "free" uses the actor without a model.
         decisions: real decisions, initially random; by default those of the environment's preset.
-        agent: ddpg, td3 or sac.
+        agent: ddpg, td3 or sac, or a dictionary of fields of `ActorCriticConfig`: {"kind": "sac", "warmup": 1000}.
         seed: random seed.
         folder: keep checkpoints there, and resume from them.
         callback: called with a `kairode.callbacks.Progress`.
         options: fields of `PlanConfig` (candidates, horizon, noise, elites, iterations), `solver` (of an ODE) and other
-            fields of `MPCConfig` (refit_every, relative_obs, ..).
+            fields of `MPCConfig` (refit_every, relative_obs, ..), of which `sizes` and `training` take dictionaries.
     """
     env = make(env) if isinstance(env, str) else env
     if not isinstance(env, Environment | HostEnvironment):
         raise KairodeError(f"env must be an environment, such as kairode.make('pendulum'), got {type(env).__name__}.")
     spec = env.task.spec
-    config = with_plan(mpc_preset(spec.name, model, agent, seed=seed), options)
+    fields = {} if agent is None or isinstance(agent, str) else dict(agent)
+    kind = agent if isinstance(agent, str) else fields.get("kind")
+    config = with_plan(
+        mpc_preset(spec.name, model, kind, seed=seed), {**options, "agent": fields} if fields else options
+    )
     decisions = config.decisions if decisions is None else decisions
     config = dataclasses.replace(config, env_fields=own_fields(env), decisions=decisions)
     with MPCTraining(config, env, None if folder is None else Path(folder), callback) as training:
@@ -81,7 +86,7 @@ def with_plan(config: MPCConfig, options: dict[str, Any]) -> MPCConfig:
     for name in options:
         if name in (*plan, "solver"):
             _check_effect(config, "sizes.solver" if name == "solver" else f"plan.{name}")
-    own = field_names(MPCConfig, but=("env", "model", "agent", "plan", "seed", "env_fields"))
+    own = field_names(MPCConfig, but=("env", "model", "plan", "seed", "env_fields"))
     others = {name: value for name, value in options.items() if name != "solver"}
     return with_options(config, others, where="kairode.train_mpc", own=own, parts=("plan",))
 
@@ -152,6 +157,7 @@ class MPCTraining:
     def _run(self) -> None:
         loop, config = self.loop, self.config
         if not self._restored():
+            self.callback(Progress("random decisions", 0, config.agent.warmup))
             self.episodes += loop.warm_up(
                 lambda done: self.callback(Progress("random decisions", done, config.agent.warmup))
             )

@@ -1,6 +1,5 @@
 """`kairode fit`."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from kairode.config.algorithms import FitConfig, is_import
 from kairode.config.commands import FIT_FLAT
 from kairode.config.presets import fit_preset
 from kairode.errors import KairodeError
-from kairode.text import say
+from kairode.text import file_name, say
 
 
 def fit_command(words: Sequence[str]) -> tuple[Command, list[str]]:
@@ -79,7 +78,7 @@ def _fit(config: FitConfig, out: Path | None, tensorboard: bool, stream: bool, q
         from kairode.runs.fit import run_fit
 
     many = f"-{config.seeds}" * (config.seeds > 1)
-    source = re.sub(r"[^\w.-]+", "-", config.source) if is_import(config.source) else Path(config.source).stem
+    source = file_name(config.source) if is_import(config.source) else Path(config.source).stem
     name = f"fit-{source}-{config.model}-seed{config.seed}{many}"
     folder = out or Path("runs") / name
     picture = folder / "predictions.svg"

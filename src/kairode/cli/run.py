@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from kairode.config.algorithms import MPCConfig, is_file, is_import
 from kairode.config.presets import RUN_MODES, mpc_preset, run_preset
 from kairode.config.run import RunConfig
 from kairode.errors import KairodeError
-from kairode.text import say
+from kairode.text import file_name, say
 
 CONTROLS = ("pendulum", "swimmer", "hopper", "half-cheetah")
 """Our environments with continuous actions; the others have discrete ones."""
@@ -143,8 +142,9 @@ def default_folder(config: RunConfig | MPCConfig) -> Path:
         kinds = [config.agent.kind * (config.agent.kind != "ddpg")]
         many = str(config.seeds) * (config.seeds > 1)
     kinds.append("paper" * (config.setting == "paper"))
-    name = re.sub(r"[^\w.-]+", "-", config.env)
-    return Path("runs") / "-".join(filter(None, (name, config.model, *kinds, f"seed{config.seed}", many)))
+    return Path("runs") / "-".join(
+        filter(None, (file_name(config.env), config.model, *kinds, f"seed{config.seed}", many))
+    )
 
 
 def _run_mpc(config: MPCConfig, out: Path | None, quiet: bool) -> None:

@@ -13,6 +13,7 @@ from kairode.runs.findings import evaluate_on_system
 from kairode.runs.folder import RunFolder
 from kairode.runs.migrate import migrate_figures
 from kairode.runs.record import make_record
+from kairode.text import file_name
 
 KIND = "rounds"
 
@@ -20,7 +21,7 @@ KIND = "rounds"
 def dyna_folder(runs: Path, env: str, seed: int) -> Path:
     """Where the run of an environment and a seed belongs: runs/dyna-ENV-seedS, or as older versions named it."""
     old = runs / f"rounds-{env}-seed{seed}"
-    return old if old.exists() else runs / f"dyna-{env}-seed{seed}"
+    return old if old.exists() else runs / f"dyna-{file_name(env)}-seed{seed}"
 
 
 def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def run_dyna(config: DynaConfig, path: Path, callback: Callback = no_callback) -
         if folder.finished:
             return folder.record or {}
         result = run_rounds(config, env, folder=path, callback=callback)
-        save_policy(path, result.policy, {"setting": config.setting, "fields": config.env_fields})
+        save_policy(path, result.policy, {"env": config.env, "setting": config.setting, "fields": config.env_fields})
         tests = evaluate_on_system(env, {"imagination": result.policy}, None, callback=callback)
         intervals = None if result.intervals is None else [result.intervals.figures()]
         figures = {"rounds": result.rounds, "test": tests["imagination"], "tests": tests, "intervals": intervals}
