@@ -69,7 +69,9 @@ def _attribute(module: str, rest: str, name: str) -> Any:
     if rest in gymnasium.registry:
         return rest
     known = [
-        one for one, value in vars(found).items() if isinstance(value, type) and value.__module__ == found.__name__
+        one
+        for one, value in vars(found).items()
+        if callable(value) and getattr(value, "__module__", None) == found.__name__ and not one.startswith("_")
     ]
     raise unknown("name", rest, known, where=f"in the module '{module}'")
 
