@@ -111,8 +111,9 @@ def train_agents_on_host(
                 saved = session.restore(session.with_saved_shapes(saved, "vector_env.physics"))
                 state, best, best_score = saved.train_state, saved.best, saved.best_score
                 curve = session.earlier.get("curve", [])
-                rollout.restore(saved.rollout)
-                if vector_env.restore(saved.vector_env) is None:
+                kept, going = jax.tree.map(np.asarray, (saved.rollout, saved.vector_env))
+                rollout.restore(kept)
+                if vector_env.restore(going) is None:
                     state = _begin_again(rollout, vector_env, state, seeds)
                     message = f"The simulator of '{spec.name}' cannot be continued: its last episode begins again."
                     callback(Progress(stage, message=message))
@@ -159,7 +160,7 @@ def _begin_again(
     """Start the episode that was going again, in every simulation."""
     rollout.episode -= 1
     _begin(rollout, seeds, np.ones(len(seeds), bool))
-    return dataclasses.replace(state, episode=_new_episode(jnp.asarray(rollout.obs, jnp.float32)))
+    return copies(dataclasses.replace(state, episode=_new_episode(jnp.asarray(rollout.obs, jnp.float32))))
 
 
 def _new_episode(obs: Array) -> EpisodeState:
