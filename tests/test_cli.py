@@ -169,7 +169,7 @@ def test_defaults_in_the_help_are_those_of_the_environment(typed, env: str) -> N
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: kairode {name} {env} [-h]")
     _, out, _ = typed("run", env, "--help")
-    assert ("--decisions" in out) is controls
+    assert ("--decisions " in out) is controls
     assert ("--episodes-per-round" in out) is not controls
     _, paper, _ = typed("run", env, "--help", *([] if controls else ["--paper"]))
     assert (paper == out) is controls

@@ -336,3 +336,10 @@ def obs_scale(data: Trajectory) -> tuple[np.ndarray, np.ndarray]:
     seen = np.asarray(carried_forward(data).observation, np.float64)[:, :-1][data.mask]
     mean, std = seen.mean(0), seen.std(0)
     return mean, np.where(std > 1e-6 * np.maximum(np.abs(mean), 1e-3), std, 1.0)
+
+
+def standardized(transitions: ReplayTransition, scale: tuple[np.ndarray, np.ndarray]) -> ReplayTransition:
+    """Transitions with observations in units of `obs_scale`."""
+    mean, std = (jnp.asarray(x, jnp.float32)[None] for x in scale)
+    before, after = ((x - mean) / std for x in (transitions.features, transitions.next_features))
+    return transitions._replace(features=before, next_features=after)

@@ -27,6 +27,7 @@ from kairode.agents.train_step import (
     TrainState,
     init_train_state,
     obs_scale,
+    standardized,
     transitions_from_data,
     with_reward_scale,
 )
@@ -329,7 +330,7 @@ def _agent(
         learner = dataclasses.replace(learner, q=network, target=network)
     real = transitions_from_data(dqn, data, spec)
     if config.standardize:
-        real = real._replace(features=(real.features - mean) / std, next_features=(real.next_features - mean) / std)
+        real = standardized(real, scale)
     learner = store_transitions(learner, real)
     # Exploration restarts only in the first round.
     explored = jnp.full(1, round(dqn.epsilon_decay * 10) if number else 0, jnp.int32)

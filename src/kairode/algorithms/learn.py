@@ -19,6 +19,7 @@ from kairode.agents.train_step import (
     TrainingBatch,
     init_train_state,
     obs_scale,
+    standardized,
     transitions_from_data,
     with_reward_scale,
     with_transitions,
@@ -191,8 +192,7 @@ def learn_policy(
         tau = float(timing.tau) if isinstance(timing, Fixed) else None
         real = transitions_from_data(settings, seen, task.spec, tau)
         if scale is not None:
-            before, after = ((x - scale[0]) / scale[1] for x in (real.features, real.next_features))
-            real = real._replace(features=before.astype(jnp.float32), next_features=after.astype(jnp.float32))
+            real = standardized(real, scale)
         initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
     training = train_agents(
         [batch],

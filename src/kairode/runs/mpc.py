@@ -65,13 +65,18 @@ def _figures(
     return {
         "tests": tested(policies),
         "actors": tested([policy.without_planning() for policy in policies if isinstance(policy, Planner)]),
-        "random": evaluate(env, None, episodes=100).figures(),
+        # A simulator in Python may take seconds for an episode.
+        "random": evaluate(env, None, episodes=config.test_episodes if _slow(env) else 100).figures(),
         "constant": {name: tested([Constant(action)])[0] for name, action in constant_controls(env).items()},
         "curve": curve(config, training.episodes),
         "fits": training.fits,
         "skipped": np.asarray(training.loop.learner.skipped).tolist(),
         "stage_seconds": {name: round(seconds, 1) for name, seconds in training.loop.stage_seconds.items()},
     }
+
+
+def _slow(env: Any) -> bool:
+    return isinstance(env, HostEnvironment) and not env.releases_gil
 
 
 def constant_controls(env: Any) -> dict[str, np.ndarray]:
