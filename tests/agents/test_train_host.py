@@ -20,6 +20,7 @@ from kairode.config.agents import DQNConfig
 from kairode.envs.core import Discrete, Intervals, Spec, Variable
 from kairode.envs.host import HostEnvironment, Simulation, SimulationStep, SimulatorTask
 from kairode.envs.schedule import Own
+from kairode.envs.vector_host import pack_states, unpack_states
 from kairode.errors import KairodeError, Stopped
 
 GAMMA = 0.9
@@ -121,6 +122,15 @@ def test_learn_on_a_host_system() -> None:
     assert len(counted) == 20
     assert found.returns["return"] == pytest.approx(counted[:, 0].mean(), rel=1e-5)
     assert found.returns["discounted_return"] == pytest.approx(counted[:, 1].mean(), rel=1e-5)
+
+
+def test_states_of_simulations_as_one_array() -> None:
+    same, other = [np.arange(3.0), np.ones(3)], [np.arange(3.0), np.ones(2)]
+    assert pack_states(same).tolist() == [[0, 1, 2], [1, 1, 1]]
+    for states in (same, other, [np.zeros(1), None], [None, None], [np.float32([1]), np.float32([2])], ["a", {"b": 1}]):
+        found = unpack_states(pack_states(states))
+        assert [type(one) for one in found] == [type(one) for one in states]
+        assert str(found) == str(states)
 
 
 def test_what_learning_on_a_host_system_refuses() -> None:

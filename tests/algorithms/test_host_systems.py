@@ -1,4 +1,4 @@
-"""Learning on systems whose rewards and terminations are their simulator's own, and the returns of those with a task."""
+"""Systems whose rewards and terminations are their simulator's own: learned from data; returns of those with a task."""
 
 import signal
 from pathlib import Path
@@ -170,16 +170,17 @@ def test_plans_with_a_learned_reward_park() -> None:
 
 @pytest.mark.slow
 def test_plans_resume_within_an_episode(tmp_path: Path) -> None:
-    options = {**PLAN, "decisions": 330, "max_fit_iterations": 10}
+    options = {**PLAN, "decisions": 190, "max_fit_iterations": 10}
+    options["agent"] = {"warmup": 100, "hidden": (16, 16)}
     whole = kairode.train_mpc(park(), "dt-rnn", **options)
     with pytest.raises(Stopped, match=r"interrupted after \d+ decisions, saved"):
-        kairode.train_mpc(park(stop_at=401), "dt-rnn", folder=tmp_path / "same", **options)
+        kairode.train_mpc(park(stop_at=291), "dt-rnn", folder=tmp_path / "same", **options)
     done = kairode.train_mpc(park(), "dt-rnn", folder=tmp_path / "same", **options)
     for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(done), strict=True):
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
     # What cannot be repeated begins its episode again, and says so.
     with pytest.raises(Stopped, match=r"interrupted after \d+ decisions, saved"):
-        kairode.train_mpc(park(Drift, stop_at=401), "dt-rnn", folder=tmp_path / "other", **options)
+        kairode.train_mpc(park(Drift, stop_at=291), "dt-rnn", folder=tmp_path / "other", **options)
     told: list[Progress] = []
     kairode.train_mpc(park(Drift), "dt-rnn", folder=tmp_path / "other", callback=told.append, **options)
     assert any("cannot be continued" in report.message for report in told)

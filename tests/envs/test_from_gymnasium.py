@@ -467,6 +467,27 @@ def test_simulator_and_task_must_agree_on_ends() -> None:
     assert len(set(found.length.tolist())) > 1
 
 
+def test_a_task_on_numpys_arrays_ends_where_the_simulator_does() -> None:
+    class Batched(LogTask):
+        batched = True
+
+        def reward(self, obs, action, next_obs, tau):
+            return tau + next_obs[..., 0]
+
+        def terminal(self, obs):
+            return obs[..., 0] > 100
+
+    env = wrapped(lambda: Count(5), intervals=2, task=Batched)
+    with pytest.warns(KairodeWarning, match="ended an episode in a state that the task does not call terminal"):
+        found = kairode.collect(env, episodes=1)
+    assert found.reward[0].tolist() == [4.0, 6.0, 6.0]
+    single = env.to_gymnasium()
+    single.reset(seed=0)
+    with pytest.warns(KairodeWarning, match="ended an episode in a state that the task does not call terminal"):
+        steps = [single.step(0)[1:4] for _ in range(3)]
+    assert steps == [(4.0, False, False), (6.0, False, False), (6.0, True, False)]
+
+
 def test_a_task_that_cannot_be_compiled() -> None:
     class Plain(LogTask):
         def reward(self, obs, action, next_obs, tau):

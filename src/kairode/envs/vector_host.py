@@ -239,7 +239,10 @@ class HostVectorEnv(VectorEnv):
             obs = found
         if not self.own_rewards:
             reward = self.reward(self.obs[0], action, obs, np.float64(tau))
-            terminated = terminated or bool(self.terminal(obs))
+            ended = bool(self.terminal(obs))
+            if terminated and not ended:
+                self._disagrees()
+            terminated = terminated or ended
         time, count = self.time.item() + tau, self.count.item() + 1
         truncated = not terminated and (truncated or bool(is_truncated(self.spec, time, count)))
         self.obs, self.time[0], self.count[0] = np.asarray(obs, np.float64)[None], time, count
