@@ -628,6 +628,10 @@ def spaced(action: spaces.Space | None = None, observed: spaces.Space | None = N
     return make
 
 
+def needs() -> gymnasium.Env:
+    raise gymnasium.error.DependencyNotInstalled("no Box2D")
+
+
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 IMAGES = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -639,6 +643,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "many at once": (lambda: _maker(gymnasium.make_vec("CartPole-v1"), {}), "expected an id such as 'CartPole-v1'"),
     "a factory of nonsense": (lambda: wrapped(lambda: 3), "made a int, not a gymnasium.Env"),
+    "no spaces": (lambda: wrapped(gymnasium.Env), "'Env' breaks Gymnasium's contract: it has no observation_space"),
+    "ours already": (lambda: _maker(kairode.make("hiv"), {}), r"a function that makes one, got HIV\(.*\.$"),
+    "a missing package": (lambda: wrapped(needs), "'needs' needs a package that is not installed: no Box2D"),
     "wrong options": (lambda: wrapped(Count, ned=3), "'Count' cannot be made: .*unexpected keyword argument 'ned'"),
     "options of what is made": (lambda: wrapped(Count(), end=3), r"options \(end\) are for an id or a function"),
     "action space": (lambda: wrapped(spaced(spaces.Text(3))), r"the action space of 'Odd', Text\(.*is not supported"),

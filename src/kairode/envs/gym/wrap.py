@@ -392,7 +392,8 @@ def _maker(env: Any, options: dict[str, Any]) -> tuple[Callable[..., gymnasium.E
         return copied, label
     if isinstance(env, gymnasium.vector.VectorEnv) or not callable(env):
         raise KairodeError(
-            f"expected an id such as 'CartPole-v1', a Gymnasium environment or a function that makes one, got {env!r}."
+            "expected an id such as 'CartPole-v1', a Gymnasium environment or a function that makes one, got "
+            f"{' '.join(repr(env).split())[:80]}."
         )
     label = getattr(env, "__name__", type(env).__name__)
     return lambda **more: env(**{**options, **more}), "environment" if label == "<lambda>" else label
@@ -413,6 +414,9 @@ def _made(make: Callable[..., gymnasium.Env], label: str, options: dict[str, Any
         raise KairodeError(
             f"'{label}' made a {type(found).__name__}, not a gymnasium.Env: its class must derive from gymnasium.Env."
         )
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(found, name, None), gymnasium.Space):
+            raise KairodeError(f"'{label}' breaks Gymnasium's contract: it has no {name}.")
     return found
 
 
