@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 import kairode
 from kairode.algorithms.learn import learn_policy
@@ -279,6 +280,7 @@ def study_figure(figures: dict[str, Any]) -> Figure:
         place.axhline(found["model"]["random"], color=RANDOM, lw=1, ls=":", label="random actions")
         place.set_title(found["gym_id"], fontsize=10)
         finish_axes(place, "real decisions", "return", log=True, legend=7)
+        place.xaxis.set_minor_formatter(NullFormatter())
     for place in axes.ravel()[len(figures) :]:
         place.axis("off")
     return figure

@@ -558,7 +558,7 @@ def test_pictures_are_the_environments() -> None:
     env.reset(seed=0)
     env.step(0)
     assert env.render().tolist() == np.full((4, 4, 3), 3).tolist()
-    with pytest.raises(KairodeError, match=r"'Count' cannot be made: .*unexpected keyword argument 'render_mode'"):
+    with pytest.raises(KairodeError, match="'Count' does not draw images: it takes no render_mode"):
         wrapped(Count).to_gymnasium(render_mode="rgb_array")
     with pytest.raises(KairodeError, match="make 'Painted' with render_mode='rgb_array' before you pass it"):
         wrapped(Painted()).to_gymnasium(render_mode="rgb_array")

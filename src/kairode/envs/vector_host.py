@@ -121,8 +121,9 @@ class HostVectorEnv(VectorEnv):
     def _finish(
         self, reward: Any, total: Any, terminated: Any, truncated: Any, intervals: np.ndarray, resets: np.ndarray
     ) -> Step:
-        if not (np.isfinite(self.obs).all() and np.isfinite(reward).all()):
-            raise self._not_finite()
+        with np.errstate(over="ignore"):  # beyond single precision is not finite either
+            if not (np.isfinite(self.obs.astype(np.float32)).all() and np.isfinite(np.float32(reward)).all()):
+                raise self._not_finite()
         if resets.any():
             self.reset([None] * int(resets.sum()), np.flatnonzero(resets).tolist())
             intervals, reward, total = (np.where(resets, 0.0, x) for x in (intervals, reward, total))
@@ -209,6 +210,8 @@ class HostVectorEnv(VectorEnv):
                     terminated[i], truncated[i] = report.terminated, report.truncated
             full = np.full(self.size, finest)
             each, ended = self._by_task(before, actions, self.obs, full)
+            if (terminated & going & ~ended).any():
+                self._disagrees()
             share = np.where(going, waits / finest, 0.0)
             reward += spec.discount ** (k * finest / spec.tick) * each * share
             total += each * share
@@ -323,10 +326,11 @@ class HostVectorEnv(VectorEnv):
         return self.simulations[i].snapshot() if group is None else group.snapshot(i // len(self.split))
 
     def _not_finite(self) -> KairodeError:
-        bad = np.flatnonzero(~np.isfinite(self.obs).all(-1))
+        fine = np.abs(self.obs) <= np.finfo(np.float32).max
+        bad = np.flatnonzero(~fine.all(-1))
         if not bad.size:
             return KairodeError(f"'{self.spec.name}' returned a reward that is not finite.")
-        j = int(np.flatnonzero(~np.isfinite(self.obs[bad[0]]))[0])
+        j = int(np.flatnonzero(~fine[bad[0]])[0])
         return KairodeError(
             f"'{self.spec.name}' returned a value that is not finite: {self.spec.observations[j].name} is "
             f"{self.obs[bad[0], j]}, after {self.time[bad[0]]:g} {self.spec.time_unit}s of an episode."

@@ -73,7 +73,6 @@ def from_gymnasium(
         actions = convert_actions(inner.action_space, action_names, where, known[1])
         if time_step is not None:
             _time_step_of(inner, time_step, where)
-        own_limit = limit is not None
         steps = limit if limit is not None else getattr(first.spec, "max_episode_steps", None)
         steps = steps if horizon is None else horizon
         if time_step is None and steps is not None and steps != math.inf and steps != round(steps):
@@ -107,7 +106,7 @@ def from_gymnasium(
         ),
     )
     found = GymnasiumEnvironment(
-        spec, make, values, rule, time_step, tuple(observation_names), tuple(action_names), _task(task, spec), own_limit
+        spec, make, values, rule, time_step, tuple(observation_names), tuple(action_names), _task(task, spec)
     )
     _check_contract(found)
     return found
@@ -126,8 +125,6 @@ class GymnasiumEnvironment(HostEnvironment):
     observation_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     action_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     given_task: Task | None = dataclasses.field(default=None, repr=False)
-    limited: bool = True
-    """Whether the environment's own time limit was taken off, so that it is applied here."""
 
     @property
     def task(self) -> Task:
@@ -409,6 +406,8 @@ def _made(make: Callable[..., gymnasium.Env], label: str, options: dict[str, Any
     except ModuleNotFoundError as error:
         raise KairodeError(f"the module of '{label}' cannot be imported: {error}") from error
     except TypeError as error:
+        if "render_mode" in options and "render_mode" in str(error):
+            raise KairodeError(f"'{label}' does not draw images: it takes no render_mode.") from error
         raise KairodeError(f"'{label}' cannot be made: {error}.") from error
     if not isinstance(found, gymnasium.Env):
         raise KairodeError(
