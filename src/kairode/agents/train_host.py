@@ -119,6 +119,7 @@ def train_agents_on_host(
                     callback(Progress(stage, message=message))
             session.complete = session.resumable and _ended(state, decisions)
             actions = np.asarray(_act(settings, state))
+            callback(_progress(stage, state, curve, session.here, decisions))
             checked, since = False, int(state.decisions.max())
             while not _ended(state, decisions):
                 seen, step = _step(rollout, seeds, actions)

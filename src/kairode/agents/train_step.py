@@ -280,14 +280,16 @@ def transitions_from_data(
 ) -> ReplayTransition:
     """Transitions of real data for agents that observe s alone; at most half a replay buffer.
 
-    With an interval, only transitions of that interval: an agent on a fixed schedule never holds an action longer.
+    With an interval, only transitions of that interval: an agent on a fixed schedule never holds an action longer. A
+    simulator that ends an interval where the process terminates would have done so in that interval too.
     """
-    mask = data.mask
-    if interval is not None:
-        mask = mask & (np.abs(np.asarray(data.interval) - interval) < 1e-3 * spec.tick)
-    seen = np.asarray(carried_forward(data).observation, np.float32)
+    mask, held = data.mask, np.asarray(data.interval)
     last = np.arange(data.interval.shape[1]) == np.asarray(data.length)[:, None] - 1
     ended = last & np.asarray(data.terminated)[:, None]
+    if interval is not None:
+        same = np.abs(held - interval) < 1e-3 * spec.tick
+        mask = mask & (same if spec.intervals.divisible else same | (ended & (held < interval)))
+    seen = np.asarray(carried_forward(data).observation, np.float32)
     discount = np.where(ended, 0.0, spec.discount ** (np.asarray(data.interval) / spec.tick))
     keep = np.flatnonzero(mask.ravel())
     most = settings.replay_capacity // 2

@@ -309,7 +309,7 @@ def _agent(
     """A model environment along the data, and an agent whose replay buffer contains the real transitions."""
     model_env = make_model_env(
         [one(models, i) for i in range(config.ensemble_size)],
-        task_of_system(env, data),
+        task_of_system(env, data, seed=config.seed),
         starts=sample_start_observations(data, derive(config.seed, Purpose.DYNA_STARTS, number)),
         branch=config.rollout_length,
         obs_bounds=jnp.asarray(obs_range(data, config.obs_margin)),

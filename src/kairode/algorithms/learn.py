@@ -157,7 +157,11 @@ def learn_policy(
                 f"imagination in place of '{task.spec.name}' begins where its data do: pass data=.., such as "
                 "kairode.collect(env, episodes=100)."
             )
-        env = task = task_of_system(env, data)
+        # The learned reward is a function of the data and the seed, which identify the training.
+        known = digest(env.task)
+        env = task = task_of_system(env, data, seed=seed)
+    else:
+        known = digest(env)
     if isinstance(env, IntervalActions):
         _check_interval_actions(env, config, timed=accrue or schedule is not None, latent_policy=latent_policy)
     accrue = accrue or isinstance(schedule, OptimizedSchedule)
@@ -208,7 +212,7 @@ def learn_policy(
             "data": None if data is None else digest(data),
             ADDED: {
                 "system": spec_identity(task.spec),
-                "env": digest(env),
+                "env": known,
                 "validation_model": None if validation_model is None else digest(validation_model),
                 "latent_policy": latent_policy,
             },

@@ -149,7 +149,8 @@ def mpc_preset(
     """
     own = dict({**_PAPER_MPC, **_MPC}.get(env, _OTHER_MPC))
     if model == MODEL_FREE:
-        own.pop("plan", None)
+        if env not in _MPC:
+            own.pop("plan", None)
         if env in ROBOTS:
             own["decisions"] = 400_000
     if isinstance(agent, ActorCriticConfig):

@@ -1,5 +1,6 @@
 """Systems of the user's own by name: `gym:CartPole-v1`, `my_module:MyEnv`."""
 
+import functools
 import importlib
 import inspect
 import os
@@ -16,6 +17,8 @@ GYM = "gym"
 def make_named(name: str, fields: dict[str, Any]) -> Environment | HostEnvironment:
     """The system of a name: gym:ID for an id of Gymnasium, MODULE:NAME for a class, a function or an instance."""
     module, _, rest = name.partition(":")
+    if not module or not rest:
+        raise KairodeError(f"'{name}' is no name of a system: give gym:ID or MODULE:NAME.")
     if module == GYM:
         return _wrapped(rest, fields)
     found = _attribute(module, rest, name)
@@ -35,14 +38,16 @@ def make_named(name: str, fields: dict[str, Any]) -> Environment | HostEnvironme
             "makes one."
         )
     own = _parameters(found, fields)
-    made = _called(found, name, {field: value for field, value in fields.items() if field in own})
+    mine = {field: value for field, value in fields.items() if field in own}
+    others = {field: value for field, value in fields.items() if field not in own}
+    made = _called(found, name, mine)
     if isinstance(made, Environment | HostEnvironment):
-        if strange := [field for field in fields if field not in own]:
-            raise unknown("field", strange[0], sorted(own), where=f"of '{name}'")
+        if others:
+            raise unknown("field", next(iter(others)), sorted(own), where=f"of '{name}'")
         return _checked(made)
     if isinstance(made, gymnasium.Env):
         made.close()
-        return _wrapped(found, fields)
+        return _wrapped(_with_fields(found, mine), others)
     raise KairodeError(f"'{name}' returned a {type(made).__name__}, not an environment.")
 
 
@@ -76,22 +81,35 @@ def _attribute(module: str, rest: str, name: str) -> Any:
     raise unknown("name", rest, known, where=f"in the module '{module}'")
 
 
+def _with_fields(function: Any, fields: dict[str, Any]) -> Any:
+    """The function with these of its parameters set, under its own name."""
+    made = functools.partial(function, **fields)
+    functools.update_wrapper(made, function)
+    return made
+
+
 def _parameters(function: Any, fields: dict[str, Any]) -> set[str]:
-    """Names of a function's parameters; with **, the fields as well."""
+    """Names of a function's parameters; with **, the fields as well that are not arguments of `from_gymnasium`."""
     try:
         known = inspect.signature(function).parameters
     except ValueError:  # of some written in C
         return set(fields)
     several = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
-    return set(known) | (set(fields) if several else set())
+    if not several:
+        return set(known)
+    from kairode.envs.gym.wrap import from_gymnasium
+
+    return set(known) | (set(fields) - set(inspect.signature(from_gymnasium).parameters))
 
 
 def _called(found: Any, name: str, fields: dict[str, Any]) -> Any:
     try:
         return found(**fields)
-    except TypeError as error:
+    except KairodeError:
+        raise
+    except Exception as error:  # whatever it raises
         given = ", ".join(f"{field}={value!r}" for field, value in fields.items()) or "no fields"
-        raise KairodeError(f"'{name}' cannot be made with {given}: {error}.") from error
+        raise KairodeError(f"'{name}' cannot be made with {given}: {type(error).__name__}: {error}") from error
 
 
 def _checked(env: Any) -> Any:

@@ -64,6 +64,8 @@ class HostVectorEnv(VectorEnv):
         self.obs = np.zeros((size, len(self.spec.observations)))
         self.time, self.count = np.zeros(size), np.zeros(size, np.int32)
         self.keys, self.started = InstanceKeys(size), False
+        self.told = False
+        """Whether it was said that the task does not know an end of the simulator's."""
         # Measured on 16 cores: more than four threads are slower because of the GIL.
         workers = threads or (min(4, cores(), max(1, size // 4)) if env.releases_gil else 1)
         self.pool = ThreadPoolExecutor(workers) if workers > 1 else None
@@ -183,8 +185,10 @@ class HostVectorEnv(VectorEnv):
             ) from error
         return tuple(np.asarray(x) for x in found)
 
-    @functools.lru_cache(maxsize=1)  # noqa: B019  once for every vector environment
     def _disagrees(self) -> None:
+        if self.told:
+            return
+        self.told = True
         warnings.warn(
             f"the simulator of '{self.spec.name}' ended an episode in a state that the task does not call terminal, so "
             "imagined episodes go on where real ones end: correct the task's `terminal`.",

@@ -97,6 +97,8 @@ def _plain(value: Any) -> Any:
 
 def describe_env(name: str) -> tuple[str, list[tuple[str, Any, str]]]:
     """Description of an environment, and its fields: name, default, meaning."""
+    if ":" in name:
+        return (type(make(name)).__doc__ or "").strip().partition("\n")[0], []
     if name not in ENVIRONMENTS:
         raise unknown("environment", name, ENVIRONMENTS, more=OWN_SYSTEMS)
     env, kind = make(name), _class(ENVIRONMENTS[name])

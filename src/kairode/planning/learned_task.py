@@ -62,6 +62,11 @@ def task_of_system(env: Environment | HostEnvironment, data: Trajectory, *, seed
     learned from its data."""
     if not isinstance(env.task, SimulatorTask):
         return env.task
+    if len(data) < 2:
+        raise KairodeError(
+            f"the reward of '{data.spec.name}' is learned from data, of which a part is held out: give at least two "
+            "episodes."
+        )
     if not np.any(data.reward):
         warn(
             [
@@ -109,6 +114,6 @@ def fit_learned_task(
         )
 
     new, seeds = new_learned_task(spec, seed), derive_many(seed, Purpose.OUTCOMES, MEMBERS)
-    outcomes = advance_outcomes(new.outcomes, standardized(train), standardized(valid), seeds, iterations)
+    outcomes = advance_outcomes(new.outcomes, standardized(train), standardized(valid), seeds, iterations, padded=True)
     arrays = (jnp.asarray(x, jnp.float32) for x in (mean, std, least, spread))
     return LearnedTask(spec, outcomes, *arrays)

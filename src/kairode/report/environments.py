@@ -34,9 +34,11 @@ def show_environment(name: str) -> None:
     ends = [f"after {spec.horizon:g} {spec.time_unit}s"] if spec.horizon < math.inf else []
     ends += [f"after {spec.max_decisions} decisions"] if spec.max_decisions else []
 
-    observed = ", ".join(f"{variable.name} ({variable.unit})" for variable in spec.observations)
+    observed = ", ".join(
+        f"{variable.name}{f' ({variable.unit})' * bool(variable.unit)}" for variable in spec.observations
+    )
     about = [
-        ["Gymnasium", next(gym_id for gym_id, known in IDS.items() if known == name)],
+        ["Gymnasium", next((gym_id for gym_id, known in IDS.items() if known == name), "env.to_gymnasium()")],
         ["observed", observed],
         ["actions", ", ".join(actions)],
         ["interval", f"{spec.intervals.low:g} to {spec.intervals.high:g} {spec.time_unit}s"],

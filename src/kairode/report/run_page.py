@@ -158,9 +158,12 @@ def evaluation_section(record: dict[str, Any]) -> str:
     table = policy_table(record)
     number = record["figures"]["tests"]["imagination"]["episodes"]
     sentences = (sentence for name, sentence in spec_of(record).measures if name in table.headers)
+    dqn = record["config"].get("learn", {}).get("dqn", {})
+    share = dqn.get("test_epsilon")
+    share = dqn.get("final_epsilon", 0.05) if share is None else share
     caption = (
         f"{number} test episodes each; 95 % bootstrap intervals of the mean. 'always' is a constant policy; "
-        f"learned policies take random actions with probability 0.05. {' '.join(sentences)}"
+        f"learned policies take random actions with probability {share:g}. {' '.join(sentences)}"
     )
     if left_out := left_out_constants(record["figures"]["tests"]):
         caption += f" Only the {MOST} best constant policies are listed; {len(left_out):,} are left out."

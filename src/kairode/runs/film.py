@@ -78,3 +78,5 @@ def film_of_run(env: Any, policy: Policy, folder: Path) -> str:
         return f"Film: {record_film(env, policy, folder / FILM)}"
     except KairodeError as error:
         return f"No film: {error}"
+    except Exception as error:  # whatever drawing raises: the run itself is finished
+        return f"No film: {type(error).__name__}: {error}"

@@ -48,7 +48,7 @@ class ModelledSystem:
     @functools.cached_property
     def imagined(self) -> Environment | Task:
         """What imagination uses of the system: all of it, or the task of a host environment, learned if need be."""
-        return self.env if isinstance(self.env, Environment) else task_of_system(self.env, self.data)
+        return self.env if isinstance(self.env, Environment) else task_of_system(self.env, self.data, seed=self.seed)
 
     @property
     def policy_model(self) -> DynamicsModel | None:

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from kairode._xla import free_programs
 from kairode.agents.policy_files import save_policy
 from kairode.agents.q_policy import QPolicy
+from kairode.agents.train_step import with_reward_scale
 from kairode.algorithms.dyna import run_rounds
 from kairode.algorithms.fit import check_fit
 from kairode.algorithms.learn import LearnResult, learn_policy
@@ -22,7 +25,7 @@ from kairode.config.algorithms import FitConfig, ScheduleConfig
 from kairode.config.commands import command_of
 from kairode.config.presets import dyna_of_run, fit_preset, learn_preset
 from kairode.config.run import RunConfig
-from kairode.data import write
+from kairode.data import Trajectory, write
 from kairode.data.describe import spec_to_dict
 from kairode.envs import make
 from kairode.envs.consistency import check_course
@@ -108,7 +111,10 @@ def _stages(config: RunConfig, env: System, folder: RunFolder, callback: Callbac
     if config.model_free_episodes != 0:
         count = len(data) if config.model_free_episodes is None else config.model_free_episodes
         with _stage(folder, "model-free policy"):
-            free = train_model_free(config, env, count, folder.path, callback)
+            # Where rounds are counted in decisions, the two have as many of these, not of episodes.
+            budget = data.decisions if config.decisions_per_round and config.model_free_episodes is None else None
+            free = train_model_free(config, env, count, folder.path, callback, data, budget)
+            count = int(np.isfinite(free.training.returns[0, :, 0]).sum())
         policies["model-free"], figures["free_curve"] = free.policy, free.training.curve
         figures["real_episodes"]["model-free"] = count
         figures["real_decisions"]["model-free"] = free.training.decisions[0]
@@ -203,10 +209,21 @@ def train_with_dyna(config: RunConfig, env: System, path: Path, callback: Callba
     return Trained(system, result.policy, {"rounds": result.rounds, "intervals": intervals})
 
 
-def train_model_free(config: RunConfig, env: System, episodes: int, path: Path, callback: Callback) -> LearnResult:
+def train_model_free(
+    config: RunConfig,
+    env: System,
+    episodes: int,
+    path: Path,
+    callback: Callback,
+    data: Trajectory,
+    decisions: int | None = None,
+) -> LearnResult:
     """DQN on the real environment, with the settings of the run's policy."""
     preset = learn_preset(config.env, model_free=True)
-    dqn = dataclasses.replace(config.learn.dqn, target_period=DQNConfig.target_period)
+    dqn = with_reward_scale(config.learn.dqn, data)
+    dqn = dataclasses.replace(dqn, target_period=DQNConfig.target_period)
+    if decisions is not None:
+        episodes, dqn = decisions, dataclasses.replace(dqn, cooldown=0.0)  # no episode is shorter than a decision
     found = learn_policy(
         None,
         env,
@@ -217,7 +234,9 @@ def train_model_free(config: RunConfig, env: System, episodes: int, path: Path, 
         folder=path / "model-free",
         callback=callback,
         stage=MODEL_FREE,
+        decisions=decisions,
     )
+    episodes = int(np.isfinite(found.training.returns[0, :, 0]).sum())
     save_policy(path / "model-free", found.policy, about(config))
     message = f"Learned a policy without a model in {episodes:,} real episodes."
     callback(Progress(MODEL_FREE, episodes, episodes, message=message))

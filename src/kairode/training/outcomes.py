@@ -96,13 +96,20 @@ def new_outcomes(
 
 
 def advance_outcomes(
-    models: OutcomeModel, train: IntervalRows, valid: IntervalRows, seeds: Sequence[int], iterations: int
+    models: OutcomeModel,
+    train: IntervalRows,
+    valid: IntervalRows,
+    seeds: Sequence[int],
+    iterations: int,
+    *,
+    padded: bool = False,
 ) -> OutcomeModel:
-    """Fit the members; each is the one with the lowest validation loss."""
+    """Fit the members; each is the one with the lowest validation loss. `padded` repeats rows, so that more of them
+    need no new compilation."""
     params, static = eqx.partition(models, eqx.is_array)
     state = jax.vmap(optax.adam(LEARNING_RATE).init)(params)
     count = len(train.tau)
-    on_device = tuple(jax.tree.map(jnp.asarray, _padded(part)) for part in (train, valid))
+    on_device = tuple(jax.tree.map(jnp.asarray, _padded(part) if padded else part) for part in (train, valid))
     best, best_error = params, jnp.full(len(seeds), jnp.inf)
     random = [np.random.default_rng([seed, 1]) for seed in seeds]
     for _ in range(max(1, iterations // CHUNK)):

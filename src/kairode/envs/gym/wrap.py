@@ -6,8 +6,11 @@ termination within it ends it there.
 
 import copy
 import dataclasses
+import hashlib
 import math
 import operator
+import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +21,7 @@ import numpy as np
 from kairode.envs.core import Continuous, Intervals, Spec, Task
 from kairode.envs.gym.spaces import convert_actions, convert_observations, known_names
 from kairode.envs.host import HostEnvironment, NotRestored, Simulation, SimulationStep, SimulatorTask
-from kairode.errors import KairodeError, KairodeWarning
+from kairode.errors import KairodeError, KairodeWarning, unknown
 
 Rule = Callable[[np.ndarray, Any], float]
 """The interval in a state, as steps of the environment: a function of observation and action."""
@@ -37,6 +40,7 @@ def from_gymnasium(
     discount: float = 0.99,
     horizon: float | None = None,
     time_step: str | None = None,
+    rewards: str = "rate",
     name: str | None = None,
     observation_names: Sequence[str] = (),
     action_names: Sequence[str] = (),
@@ -57,13 +61,17 @@ def from_gymnasium(
         horizon: steps after which an episode is truncated; by default the environment's time limit.
         time_step: name of the attribute of the environment that holds its time step, such as "tau" of CartPole or "dt"
             of Pendulum: intervals are then any real number of steps, as several steps of a shorter length.
+        rewards: with `time_step`, how the reward of a shorter step counts: "rate" in proportion to its length (a cost
+            per time), "event" as it is (a bonus for what happened, or a reward that has the time step in it).
         name: in files and messages; by default the id or the class.
-        observation_names: of the observed variables, in order.
+        observation_names: of the observed variables, in the order of `task.spec.observations` (Gymnasium sorts the keys
+            of a Dict).
         action_names: of the actions, or of the controls.
         time_unit: what a step is called, in the singular.
         options: passed to `gymnasium.make` or to the function.
     """
     low, high, values = _checked_intervals(intervals, continuous=time_step is not None)
+    _check_arguments(rule, task, horizon, rewards, time_step, name, (observation_names, action_names))
     make, label = _maker(env, options)
     with _closing(_made(make, label, {})) as first:
         inner, limit = _without_outer(first)
@@ -73,8 +81,7 @@ def from_gymnasium(
         actions = convert_actions(inner.action_space, action_names, where, known[1])
         if time_step is not None:
             _time_step_of(inner, time_step, where)
-        steps = limit if limit is not None else getattr(first.spec, "max_episode_steps", None)
-        steps = steps if horizon is None else horizon
+        steps = limit if horizon is None else horizon
         if time_step is None and steps is not None and steps != math.inf and steps != round(steps):
             raise KairodeError(f"the horizon of {where} must be a whole number of steps, got {steps:g}.")
         if steps is None:
@@ -99,14 +106,13 @@ def from_gymnasium(
             ("discount", discount),
             ("horizon", float(steps)),
             ("time_step", time_step),
-            *(
-                (key, value if isinstance(value, int | float | str | bool) else str(value))
-                for key, value in options.items()
-            ),
+            *([("rewards", rewards)] if time_step else []),
+            *([("rule", _described(rule))] if rule else []),
+            *((key, _described(value)) for key, value in {**_own_options(env), **options}.items()),
         ),
     )
     found = GymnasiumEnvironment(
-        spec, make, values, rule, time_step, tuple(observation_names), tuple(action_names), _task(task, spec)
+        spec, make, values, rule, time_step, rewards, tuple(observation_names), tuple(action_names), _task(task, spec)
     )
     _check_contract(found)
     return found
@@ -122,6 +128,7 @@ class GymnasiumEnvironment(HostEnvironment):
     """Intervals to draw from; empty for a uniform draw between the least and the most."""
     rule: Rule | None = dataclasses.field(default=None, repr=False)
     time_step: str | None = None
+    rewards: str = "rate"
     observation_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     action_names: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     given_task: Task | None = dataclasses.field(default=None, repr=False)
@@ -189,7 +196,10 @@ class GymnasiumSimulation(Simulation):
         if self.over:  # waits for its reset, and draws nothing
             return self.low
         if env.rule is not None:
-            tau = float(env.rule(self.obs, action))
+            try:
+                tau = float(env.rule(self.obs, action))
+            except Exception as error:  # the user's function
+                raise KairodeError(f"the rule of {self.where} failed: {type(error).__name__}: {error}") from error
             if not self.low <= tau <= self.high or (env.time_step is None and tau != round(tau)):
                 kind = "a number" if env.time_step else "a whole number"
                 raise KairodeError(
@@ -231,16 +241,17 @@ class GymnasiumSimulation(Simulation):
                 if terminated or truncated:
                     break
                 weight *= gamma
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever the environment raises
             raise self._broken(given, error) from error
         return self._ended(obs, reward, bool(terminated), bool(truncated), float(k), total)
 
     def _hold_shorter(self, given: Any, tau: float) -> SimulationStep:
-        """Steps of equal length, as few as are not longer than the usual one; their rewards in proportion."""
+        """Steps of equal length, as few as are not longer than the usual one."""
         assert self.env.time_step is not None
         steps = max(math.ceil(tau - 1e-6), 1)
         hold: Callable[[Any], Any] = self.step if isinstance(given, int) else self._step_copy
         share = tau / steps
+        counted = share if self.env.rewards == "rate" else 1.0
         reward = total = 0.0
         k, terminated, truncated, obs = 0, False, False, None
         _, assign = _time_step_of(self.gym, self.env.time_step, self.where)
@@ -248,12 +259,12 @@ class GymnasiumSimulation(Simulation):
         try:
             while k < steps:
                 obs, earned, terminated, truncated, _ = hold(given)
-                reward += self.gamma ** (k * share) * earned * share
-                total += earned * share
+                reward += self.gamma ** (k * share) * earned * counted
+                total += earned * counted
                 k += 1
                 if terminated or truncated:
                     break
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever the environment raises
             raise self._broken(given, error) from error
         finally:
             assign(self.usual_step)
@@ -354,9 +365,9 @@ def _checked_intervals(given: Any, *, continuous: bool) -> tuple[float, float, t
         raise KairodeError(f"intervals must be a number, or several, of steps, got {given!r}.") from error
     wrong = [one for one in values if not 0 < one < math.inf or not (continuous or one == round(one))]
     if wrong or not values:
-        kind = "positive numbers" if continuous else "whole numbers of at least 1"
+        kind = "positive numbers of steps" if continuous else "whole numbers of steps, at least 1"
         advice = "" if continuous else " (parts of a step need time_step=..)"
-        raise KairodeError(f"intervals must be {kind} of steps{advice}, got {given!r}.")
+        raise KairodeError(f"intervals must be {kind}{advice}, got {given!r}.")
     if len(values) == 2 and values[0] > values[1]:
         raise KairodeError(f"two intervals are the least and the most, in this order, got {given!r}.")
     return min(values), max(values), tuple(values) if len(values) > 2 else ()
@@ -409,6 +420,10 @@ def _made(make: Callable[..., gymnasium.Env], label: str, options: dict[str, Any
         if "render_mode" in options and "render_mode" in str(error):
             raise KairodeError(f"'{label}' does not draw images: it takes no render_mode.") from error
         raise KairodeError(f"'{label}' cannot be made: {error}.") from error
+    except KairodeError:
+        raise
+    except Exception as error:  # whatever its constructor raises
+        raise KairodeError(f"'{label}' cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(found, gymnasium.Env):
         raise KairodeError(
             f"'{label}' made a {type(found).__name__}, not a gymnasium.Env: its class must derive from gymnasium.Env."
@@ -433,14 +448,59 @@ class _closing:
 
 
 def _without_outer(env: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
-    """The environment without the outermost wrappers of `gymnasium.make`, and the time limit that they set."""
-    limit = None
-    while isinstance(env, OUTER):
-        if isinstance(env, gymnasium.wrappers.TimeLimit):
-            own = env._max_episode_steps
+    """The environment without the outermost wrappers of `gymnasium.make`, and its time limit, which is applied here: a
+    limit further inside is lifted."""
+    limit: int | None = None
+    inner: Any = env
+    while isinstance(inner, gymnasium.Wrapper):
+        if isinstance(inner, gymnasium.wrappers.TimeLimit):
+            own = inner._max_episode_steps
             limit = own if limit is None else min(limit, own)
+            inner._max_episode_steps = sys.maxsize
+        inner = inner.env
+    while isinstance(env, OUTER):
         env = env.env
     return env, limit
+
+
+def _check_arguments(
+    rule: Any, task: Any, horizon: Any, rewards: str, time_step: str | None, name: Any, names: tuple[Any, Any]
+) -> None:
+    if rule is not None and not callable(rule):
+        raise KairodeError(f"rule must be a function of (observation, action), got {rule!r}.")
+    if task is not None and not callable(task) and not isinstance(task, Task):
+        raise KairodeError(f"task must be a kairode.Task or a function of the spec that returns one, got {task!r}.")
+    if horizon is not None and not (isinstance(horizon, int | float) and horizon > 0):
+        raise KairodeError(f"horizon must be a positive number of steps, got {horizon!r}.")
+    if rewards not in ("rate", "event"):
+        raise unknown("rewards", str(rewards), ("rate", "event"))
+    if rewards != "rate" and time_step is None:
+        raise KairodeError("rewards='event' has no effect without time_step: leave it out.")
+    if any(isinstance(given, str) for given in names):
+        raise KairodeError("observation_names and action_names are lists of names, not a text.")
+    from kairode.envs.zoo import ENVIRONMENTS
+
+    if name in ENVIRONMENTS:
+        raise KairodeError(f"'{name}' is one of Kairode's own environments: choose another name.")
+
+
+def _own_options(env: Any) -> dict[str, Any]:
+    """The arguments that an environment was made with, if it knows them."""
+    found = getattr(env, "spec", None) if isinstance(env, gymnasium.Env) else None
+    return {} if found is None else dict(found.kwargs)
+
+
+def _described(value: Any) -> Any:
+    """A value of a setting as plain data that is the same in every process: of a function its name and code."""
+    if value is None or isinstance(value, int | float | str | bool):
+        return value
+    if callable(value):
+        code = getattr(value, "__code__", None)
+        mark = "" if code is None else hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:12]
+        return (
+            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)} {mark}".strip()
+        )
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _time_step_of(env: gymnasium.Env, path: str, where: str) -> tuple[Callable[[], float], Callable[[float], None]]:
@@ -466,7 +526,10 @@ def _task(given: Any, spec: Spec) -> Task | None:
         return None
     if isinstance(given, Task):
         return dataclasses.replace(given, spec=spec)
-    found = given(spec)
+    try:
+        found = given(spec)
+    except Exception as error:  # the user's function
+        raise KairodeError(f"the task cannot be made of its spec: {type(error).__name__}: {error}") from error
     if not isinstance(found, Task):
         raise KairodeError(f"task must be a kairode.Task or a function of the spec that returns one, got {found!r}.")
     return found
