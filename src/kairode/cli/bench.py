@@ -20,8 +20,8 @@ def bench_command(name: Positional[str] = "envs", json: bool = False, save: Path
             breakdown), policy (training decisions per second), schedule (choosing the next decision time), mpc
             (planning, and the whole control loop), simulators (error and time by step size), scaling (how time and
             memory grow with data, models and agents), tables (reading a million rows, and fitting short episodes
-            beside long ones) or waiting (the main jobs from a cold start, and the first line of
-            every command).
+            beside long ones), wrapping (what `from_gymnasium` adds to an environment's own step) or waiting (the main
+            jobs from a cold start, and the first line of every command).
         json: print only the figures, as JSON.
         save: write the record to this file.
     """
