@@ -497,6 +497,7 @@ def test_a_task_that_cannot_be_compiled() -> None:
         kairode.collect(wrapped(Count, task=Plain), episodes=1)
 
 
+@pytest.mark.slow
 def test_random_actions_earn_in_gymnasiums_acrobot_what_they_earn_in_ours() -> None:
     class Endless(AcrobotEnv):
         """It ends at decisions only, as ours does."""

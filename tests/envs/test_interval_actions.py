@@ -122,6 +122,7 @@ def _pendulum_state(obs: Any) -> Any:
     return jnp.array([math.atan2(obs[1], obs[0]), obs[2]])
 
 
+@pytest.mark.slow
 def test_without_the_price_and_the_same_whatever_the_intervals() -> None:
     """accrue=True counts the rewards of the system alone."""
     env = kairode.make("pendulum", horizon=2.0, intervals=(0.1, 0.4))
@@ -167,6 +168,7 @@ def test_the_names_of_choices_and_what_they_mean_in_numpy_and_jax() -> None:
     assert (control.names, control.low, control.high) == (("torque", "interval"), (-2.0, 0.05), (2.0, 0.25))
 
 
+@pytest.mark.slow
 def test_around_a_model_environment() -> None:
     """The same accrued rewards as the model environment's own."""
     env = kairode.make("gridworld")
@@ -229,6 +231,7 @@ def test_sac_finds_the_best_interval(price: float) -> None:
     assert abs(level - 0.5) < 0.15
 
 
+@pytest.mark.slow
 def test_refused() -> None:
     for wrong, message in (
         ({"intervals": ()}, "intervals of IntervalActions are empty"),

@@ -68,6 +68,7 @@ def test_steps_are_the_models(model_env: ModelEnv) -> None:
     assert clipped
 
 
+@pytest.mark.slow
 def test_many_equal_single_ones_and_seeds_reproduce(model_env: ModelEnv) -> None:
     many, singles = model_env.to_gymnasium(num_envs=3), [model_env.to_gymnasium() for _ in range(3)]
     assert isinstance(many, SemiMarkovVectorEnv)
@@ -96,6 +97,7 @@ def test_many_equal_single_ones_and_seeds_reproduce(model_env: ModelEnv) -> None
     assert first[4][3].all(), "four decisions are an episode"
 
 
+@pytest.mark.slow
 def test_copies_continue_like_the_original(model_env: ModelEnv) -> None:
     env = model_env.to_gymnasium()
     env.reset(seed=0)
