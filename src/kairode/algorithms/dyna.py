@@ -122,6 +122,12 @@ def train_dyna(
     if folder == "":
         raise KairodeError("folder must not be empty.")
     preset = dyna_preset(env.task.spec.name, rounds=rounds, seed=seed, env_fields=own_fields(env))
+    for episodes, decisions in (
+        ("initial_episodes", "initial_decisions"),
+        ("episodes_per_round", "decisions_per_round"),
+    ):
+        if episodes in options:  # a number of episodes that is given is meant
+            options = {decisions: 0, **options}
     own = field_names(DynaConfig, but=("env", "seed", "setting", "env_fields"))
     config = with_options(preset, options, where="kairode.train_dyna", own=own)
     return run_rounds(config, env, folder=None if folder is None else Path(folder), callback=callback)
