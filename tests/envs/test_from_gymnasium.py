@@ -18,8 +18,9 @@ from gymnasium.utils.env_checker import check_env
 import kairode
 from kairode.data.collect import collect_scored
 from kairode.envs.core import Discrete, Spec, Task
+from kairode.envs.gym.making import environment_maker
 from kairode.envs.gym.spaces import convert_actions, convert_observations
-from kairode.envs.gym.wrap import _checked_intervals, _maker
+from kairode.envs.gym.wrap import _checked_intervals
 from kairode.envs.host import NotRestored, SimulatorTask
 from kairode.envs.vector_host import HostVectorEnv
 from kairode.errors import KairodeError, KairodeWarning
@@ -639,13 +640,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown id": (lambda: wrapped("CartPool-v1"), "Gymnasium cannot make 'CartPool-v1': .*Did you mean: `CartPole`"),
     "no module of an id": (lambda: wrapped("nope:It-v0"), "the module of 'nope:It-v0' cannot be imported: No module"),
     "something else": (
-        lambda: _maker(3, {}),
+        lambda: environment_maker(3, {}),
         "expected an id such as 'CartPole-v1', a Gymnasium environment or a funct",
     ),
-    "many at once": (lambda: _maker(gymnasium.make_vec("CartPole-v1"), {}), "expected an id such as 'CartPole-v1'"),
+    "many at once": (
+        lambda: environment_maker(gymnasium.make_vec("CartPole-v1"), {}),
+        "expected an id such as 'CartPole-v1'",
+    ),
     "a factory of nonsense": (lambda: wrapped(lambda: 3), "made a int, not a gymnasium.Env"),
     "no spaces": (lambda: wrapped(gymnasium.Env), "'Env' breaks Gymnasium's contract: it has no observation_space"),
-    "ours already": (lambda: _maker(kairode.make("hiv"), {}), r"a function that makes one, got HIV\(.*\.$"),
+    "ours already": (lambda: environment_maker(kairode.make("hiv"), {}), r"a function that makes one, got HIV\(.*\.$"),
     "a missing package": (lambda: wrapped(needs), "'needs' needs a package that is not installed: no Box2D"),
     "wrong options": (lambda: wrapped(Count, ned=3), "'Count' cannot be made: .*unexpected keyword argument 'ned'"),
     "options of what is made": (lambda: wrapped(Count(), end=3), r"options \(end\) are for an id or a function"),

@@ -17,6 +17,7 @@ from kairode.agents.train_host import train_agents_on_host
 from kairode.agents.train_loop import STAGE, TrainResult, Validator, train_agents
 from kairode.agents.train_step import (
     TrainingBatch,
+    TrainState,
     init_train_state,
     obs_scale,
     standardized,
@@ -190,14 +191,9 @@ def learn_policy(
     batch = TrainingBatch(alone(place), alone(timing), alone(encoder), 1)
     initial_state = init_train_state([batch], settings, config.episodes, [seed])
     same_actions = not isinstance(env, IntervalActions)
-    timed = isinstance(timing, Own | Fixed)
-    if members and data is not None and config.rollout_length is not None and timed and same_actions:
-        seen = interpolated(members[0], task, data) if accrue else data
-        tau = float(timing.tau) if isinstance(timing, Fixed) else None
-        real = transitions_from_data(settings, seen, task.spec, tau)
-        if scale is not None:
-            real = standardized(real, scale)
-        initial_state = with_transitions(initial_state, real) if len(real.action) else initial_state
+    if members and data is not None and config.rollout_length is not None and same_actions:
+        seen = interpolated(members[0], task, data) if accrue and isinstance(timing, Own | Fixed) else data
+        initial_state = _with_real(initial_state, settings, seen, task.spec, timing, scale)
     training = train_agents(
         [batch],
         settings,
@@ -229,6 +225,23 @@ def learn_policy(
         policy = dataclasses.replace(policy, q=policy.q.on_inputs(*scale), encoder=IdentityEncoder())
     accrues = accrue or (isinstance(timing, Fixed) and float(timing.tau) == task.spec.finest)
     return LearnResult(dataclasses.replace(policy, spec=task.spec, accrues=accrues), training)
+
+
+def _with_real(
+    state: TrainState,
+    settings: DQNConfig,
+    data: Trajectory,
+    spec: Spec,
+    timing: Schedule,
+    scale: tuple[np.ndarray, np.ndarray] | None,
+) -> TrainState:
+    """With the real transitions in the replay buffer: of a fixed schedule, those of its interval."""
+    if not isinstance(timing, Own | Fixed):
+        return state
+    real = transitions_from_data(settings, data, spec, float(timing.tau) if isinstance(timing, Fixed) else None)
+    if scale is not None:
+        real = standardized(real, scale)
+    return with_transitions(state, real) if len(real.action) else state
 
 
 def _learn_on_host(

@@ -4,12 +4,10 @@
 termination within it ends it there.
 """
 
-import copy
+import contextlib
 import dataclasses
-import hashlib
 import math
 import operator
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ import gymnasium
 import numpy as np
 
 from kairode.envs.core import Continuous, Intervals, Spec, Task
+from kairode.envs.gym.making import described, environment_maker, make_checked, options_of
 from kairode.envs.gym.spaces import convert_actions, convert_observations, known_names
 from kairode.envs.host import HostEnvironment, NotRestored, Simulation, SimulationStep, SimulatorTask
 from kairode.errors import KairodeError, KairodeWarning, unknown
@@ -72,8 +71,8 @@ def from_gymnasium(
     """
     low, high, values = _checked_intervals(intervals, continuous=time_step is not None)
     _check_arguments(rule, task, horizon, rewards, time_step, name, (observation_names, action_names))
-    make, label = _maker(env, options)
-    with _closing(_made(make, label, {})) as first:
+    make, label = environment_maker(env, options)
+    with contextlib.closing(make_checked(make, label, {})) as first:
         inner, limit = _without_outer(first)
         where = f"'{name or label}'"
         known = known_names(label)
@@ -107,8 +106,8 @@ def from_gymnasium(
             ("horizon", float(steps)),
             ("time_step", time_step),
             *([("rewards", rewards)] if time_step else []),
-            *([("rule", _described(rule))] if rule else []),
-            *((key, _described(value)) for key, value in {**_own_options(env), **options}.items()),
+            *([("rule", described(rule))] if rule else []),
+            *((key, described(value)) for key, value in {**options_of(env), **options}.items()),
         ),
     )
     found = GymnasiumEnvironment(
@@ -155,7 +154,7 @@ class GymnasiumSimulation(Simulation):
     def __init__(self, env: GymnasiumEnvironment, **options: Any) -> None:
         self.env, spec = env, env.spec
         self.where = f"'{spec.name}'"
-        made = _made(env.make, spec.name, options)
+        made = make_checked(env.make, spec.name, options)
         self.gym, _ = _without_outer(made)
         known = known_names(str(dict(spec.settings)["id"]))
         self.flatten = convert_observations(
@@ -377,76 +376,6 @@ def _plain(value: float) -> int | float:
     return int(value) if value == round(value) else value
 
 
-def _maker(env: Any, options: dict[str, Any]) -> tuple[Callable[..., gymnasium.Env], str]:
-    """A function that makes the environment, and its name."""
-    if isinstance(env, str):
-        return lambda **more: gymnasium.make(env, disable_env_checker=True, **{**options, **more}), env
-    if isinstance(env, gymnasium.Env):
-        if options:
-            raise KairodeError(f"options ({', '.join(options)}) are for an id or a function: the environment is made.")
-        label = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-        def copied(render_mode: str | None = None) -> gymnasium.Env:
-            if render_mode is not None and env.render_mode != render_mode:
-                raise KairodeError(f"make '{label}' with render_mode='{render_mode}' before you pass it, to draw it.")
-            try:
-                return copy.deepcopy(env)
-            except Exception as error:  # whatever one of its parts raises
-                raise KairodeError(
-                    f"'{label}' cannot be copied ({type(error).__name__}: {error}): pass its id or a function that "
-                    "makes it, such as lambda: gymnasium.make(..)."
-                ) from error
-
-        return copied, label
-    if isinstance(env, gymnasium.vector.VectorEnv) or not callable(env):
-        raise KairodeError(
-            "expected an id such as 'CartPole-v1', a Gymnasium environment or a function that makes one, got "
-            f"{' '.join(repr(env).split())[:80]}."
-        )
-    label = getattr(env, "__name__", type(env).__name__)
-    return lambda **more: env(**{**options, **more}), "environment" if label == "<lambda>" else label
-
-
-def _made(make: Callable[..., gymnasium.Env], label: str, options: dict[str, Any]) -> gymnasium.Env:
-    try:
-        found = make(**options)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise KairodeError(f"'{label}' needs a package that is not installed: {error}") from error
-    except gymnasium.error.Error as error:
-        raise KairodeError(f"Gymnasium cannot make '{label}': {error}") from error
-    except ModuleNotFoundError as error:
-        raise KairodeError(f"the module of '{label}' cannot be imported: {error}") from error
-    except TypeError as error:
-        if "render_mode" in options and "render_mode" in str(error):
-            raise KairodeError(f"'{label}' does not draw images: it takes no render_mode.") from error
-        raise KairodeError(f"'{label}' cannot be made: {error}.") from error
-    except KairodeError:
-        raise
-    except Exception as error:  # whatever its constructor raises
-        raise KairodeError(f"'{label}' cannot be made: {type(error).__name__}: {error}") from error
-    if not isinstance(found, gymnasium.Env):
-        raise KairodeError(
-            f"'{label}' made a {type(found).__name__}, not a gymnasium.Env: its class must derive from gymnasium.Env."
-        )
-    for name in ("observation_space", "action_space"):
-        if not isinstance(getattr(found, name, None), gymnasium.Space):
-            raise KairodeError(f"'{label}' breaks Gymnasium's contract: it has no {name}.")
-    return found
-
-
-class _closing:
-    """Closes an environment that was made to look at its spaces."""
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        self.env = env
-
-    def __enter__(self) -> gymnasium.Env:
-        return self.env
-
-    def __exit__(self, *error: object) -> None:
-        self.env.close()
-
-
 def _without_outer(env: gymnasium.Env) -> tuple[gymnasium.Env, int | None]:
     """The environment without the outermost wrappers of `gymnasium.make`, and its time limit, which is applied here: a
     limit further inside is lifted."""
@@ -482,25 +411,6 @@ def _check_arguments(
 
     if name in ENVIRONMENTS:
         raise KairodeError(f"'{name}' is one of Kairode's own environments: choose another name.")
-
-
-def _own_options(env: Any) -> dict[str, Any]:
-    """The arguments that an environment was made with, if it knows them."""
-    found = getattr(env, "spec", None) if isinstance(env, gymnasium.Env) else None
-    return {} if found is None else dict(found.kwargs)
-
-
-def _described(value: Any) -> Any:
-    """A value of a setting as plain data that is the same in every process: of a function its name and code."""
-    if value is None or isinstance(value, int | float | str | bool):
-        return value
-    if callable(value):
-        code = getattr(value, "__code__", None)
-        mark = "" if code is None else hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:12]
-        return (
-            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)} {mark}".strip()
-        )
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _time_step_of(env: gymnasium.Env, path: str, where: str) -> tuple[Callable[[], float], Callable[[float], None]]:
